@@ -289,6 +289,21 @@ def rows_one_by_one() -> None:
     )
 
 
+def rows_in_place(rows: int, width: int) -> None:
+    """Adds to each row of a tensor at places of its own, as categorical DQN projects its targets."""
+    places, mass = torch.randint(0, width, (rows, width)).float(), torch.rand(rows, width)
+
+    def one_by_one() -> None:
+        target = torch.zeros(rows, width)
+        for i in range(rows):
+            target[i].index_add_(0, places[i].long(), mass[i])
+
+    def at_once() -> None:
+        torch.zeros(rows, width).scatter_add_(1, places.long(), mass)
+
+    show(f"adding to the {rows} rows of {width:,} numbers: one call", one_by_one, at_once)
+
+
 def main() -> None:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
@@ -310,6 +325,8 @@ def main() -> None:
     for size in (12, 32, 64):
         inverses(size)
     rows_one_by_one()
+    for rows, width in ((32, 51), (128, 51), (32, 84 * 84)):
+        rows_in_place(rows, width)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""DDP, two ranks, each fed by an actor thread of its own; the simulator of the second rank is slower."""
+"""DDP, two ranks, each fed by its own actor thread; the simulator of the second rank is slower."""
 
 from __future__ import annotations
 

@@ -113,8 +113,15 @@ def test_values_at_the_pointer_have_units(open_page: Open) -> None:
     assert not page.locator("#tip").is_visible()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["rich", "hostile"])
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [
+        ("rich", "dark"),
+        ("hostile", "light"),
+        pytest.param("rich", "light", marks=pytest.mark.long),
+        pytest.param("hostile", "dark", marks=pytest.mark.long),
+    ],
+)
 def test_page_is_accessible(open_page: Open, name: str, scheme: str) -> None:
     assert complaints(open_page(name, scheme=scheme)) == []
 

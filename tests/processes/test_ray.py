@@ -67,5 +67,6 @@ def test_both_runs_of_a_pair_are_made_on_one_node(cluster: RayCluster, tmp_path:
     assert all(len(used) == 1 for used in nodes.values()) and len(set.union(*nodes.values())) == 2
 
 
+@pytest.mark.long
 def test_collectors_on_both_nodes_lose_no_row(cluster: RayCluster, tmp_path: Path) -> None:
     assert len(test_collect_ray.ended(test_collect_ray.start(cluster, tmp_path, ROWS))) == 2

@@ -54,12 +54,18 @@ class Runner:
 def double(x):
     return 2 * x
 
+@ray.remote(num_cpus=0)
+def numbers(count):
+    for i in range(count):
+        yield ray.get(ray.put(i))
+
 runners = [Runner.options(resources={place: 1}).remote() for place in ("near", "far")]
 for _ in range(20):
     ray.get([runner.sample.remote(1000) for runner in runners])
 ready, _ = ray.wait([runners[0].about.remote()])
 assert ray.get(ray.put(b"x" * 100_000)) == b"x" * 100_000
 assert ray.get([double.remote(i) for i in range(5)]) == [0, 2, 4, 6, 8]
+assert [ray.get(object_refs=result) for result in numbers.remote(3)] == [0, 1, 2]
 print(json.dumps(ray.get([runner.about.remote() for runner in runners])), flush=True)
 until = time.time() + float(sys.argv[1])
 while time.time() < until:
@@ -117,7 +123,8 @@ def calls(process: Process) -> dict[str, int]:
 
 
 JOIN = """
-import json, sys
+import asyncio, json, sys
+from concurrent.futures import ThreadPoolExecutor
 import ray
 from hotloop.instrument.ray_hook import worker_hook
 worker_hook(json.loads(sys.argv[1]), lambda: print("mine"))()
@@ -128,6 +135,19 @@ class Runner:
 run = manager._make_actor_method_executor("sample", Runner.sample)
 assert [run(Runner(), i) for i in range(5)] == [0, 2, 4, 6, 8]
 assert run.name == "sample" and run.method is Runner.sample
+
+class Agent:
+    def steps(self, count):
+        yield from range(count)
+    async def think(self):
+        return "thought"
+run = manager._make_actor_method_executor("steps", Agent.steps)
+assert list(run(Agent(), 3)) == [0, 1, 2]
+run = manager._make_actor_method_executor("think", Agent.think)
+assert asyncio.run(run(Agent())) == "thought"
+run = manager._make_actor_method_executor("sample", Runner.sample)
+with ThreadPoolExecutor(1) as pool:  # as an actor with max_concurrency has
+    assert list(pool.map(lambda i: run(Runner(), i), range(3))) == [0, 2, 4]
 """
 
 
@@ -155,8 +175,11 @@ def test_a_worker_joins_by_the_hook_and_records_what_it_runs(tmp_path: Path) -> 
     (worker,) = hotloop.load(tmp_path / "run").processes
     assert worker.origin.ray == "worker" and worker.label == "Ray worker"
     found = calls(worker)
-    assert (found["ray_task"], found["Runner.sample"]) == (5, 5)
-    assert found["ray_idle"] == 5  # and once more, still open
+    assert (found["Runner.sample"], found["Agent.steps"], found["Agent.think"]) == (5 + 3, 1, 1)
+    assert found["ray_task"] == 5 + 1 + 1 + 3
+    main, other = sorted(worker.threads, key=lambda thread: thread.native_id != worker.pid)[:2]
+    idle = [sum(n.calls for n in thread.root.children if n.name == "ray_idle") for thread in (main, other)]
+    assert idle == [5 + 1, 2]  # and once more, still open, in each; coroutines wait in their event loop
 
 
 @pytest.mark.long
@@ -192,18 +215,25 @@ def check_who_joined(capture: Capture, about: list[list[Any]]) -> None:
 def check_counts(capture: Capture) -> None:
     main = next(p for p in capture.processes if p.origin.ray == "driver")
     found = calls(main)
-    assert found["ray_get"] == 20 + 1 + 1 + 1
     assert found["wait for Runner.sample"] == 20
     assert found["wait for double"] == 1
     assert found["wait for Runner.about"] == 2  # ray.wait and ray.get
-    assert (found["ray_wait"], found["ray_put"]) == (1, 1)
-    assert found["ray_submit"] == 2 * 20 + 1 + 5 + 2
+    # Ray itself waits for results of a generator that are not there yet, and asks for what it ended with.
+    waited, got = found["ray_wait"] - 1, found["ray_get"] - (20 + 1 + 1 + 1)
+    assert got >= 3 and found["wait for numbers"] == waited + got
+    assert found["ray_put"] == 1
+    assert found["ray_submit"] == 2 * 20 + 1 + 5 + 1 + 2
     put = next(n for t in main.threads for n in t.root.children if n.name == "ray_put")
     assert put.children[0].name == "ray_serialize" and 100_000 <= put.children[0].bytes_moved < 101_000
     for runner in of_actor(capture):
         assert calls(runner)["Runner.sample"] == 20
         assert calls(runner)["Runner.__init__"] == 1
     assert sum(calls(p).get("double", 0) for p in capture.processes) == 5
+    threads = [thread for p in capture.processes for thread in p.threads]
+    tasks = [task for thread in threads for task in thread.root.children if task.name == "ray_task"]
+    (generating,) = [node for task in tasks for node in task.children if node.name == "numbers"]
+    inside = {node.name: node.calls for node in generating.children}  # what a generator does is in its task
+    assert (generating.calls, inside["ray_put"], inside["ray_get"]) == (1, 3, 3)
     waits = {one.name: one for one in task_waits(capture)}
     assert waits["Runner.sample"].known >= 10 and waits["Runner.sample"].median_ns > 0  # most were saved
     (starts,) = actor_starts(capture)
@@ -291,7 +321,8 @@ def test_a_node_sends_a_summary_of_its_processes(cluster: RayCluster, tmp_path: 
     capture = open_capture(str(tmp_path / "run"))
     far = next(node for node in capture.nodes if not node.driver)
     assert far.folded >= 1 and far.complete and not of_actor(capture, far.node)
-    assert any("sent a summary of its" in warning for warning in capture.warnings)
+    assert any("sent one summary of its" in warning for warning in capture.warnings)
+    assert any(role.name == "Runner" and role.members == 1 for role in capture.folded)
     done = subprocess.run(
         [sys.executable, "-m", "hotloop", "merge", "--summary", "run", "--capture", "all"],
         cwd=tmp_path,

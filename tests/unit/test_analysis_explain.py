@@ -87,6 +87,13 @@ def test_headlines(capture: Capture, says: str) -> None:
     assert says in explain_without_advice(capture).headline
 
 
+def test_a_line_is_named_where_no_region_is_known() -> None:
+    capture = make_capture({"x": Spec(10, 100)}, unattributed=0.9)
+    capture.facts["lines"] = {"samples": 8, "lines": {"/home/me/train.py:7": 6, "/home/me/train.py:9": 2}}
+    found = explain_without_advice(capture).headline
+    assert found.endswith("is in no region, most of it at train.py:7 (75.0 % of the samples).")
+
+
 def test_a_waiting_learner_is_the_headline() -> None:
     worker = ProcessSpec([ThreadSpec({"env_step": Spec(1000, 1000)}, env_steps=1000)])
     capture = make_capture(
@@ -94,7 +101,7 @@ def test_a_waiting_learner_is_the_headline() -> None:
     )
     found = explain_without_advice(capture)
     assert found.headline.startswith("The learner waits for the env workers: the learner waits 85")
-    assert "drives training" in found.basis and "all 2 threads" in found.basis
+    assert "drives training" in found.basis and "all 2 recorded threads" in found.basis
     assert any("turn into more waiting" in reason for reason in found.not_measured)
 
 

@@ -269,3 +269,27 @@ def test_a_single_jump_is_not_growth() -> None:
     )
     found, _ = growth(work)
     assert found is not None and not any(region.flagged for region in found.regions)
+
+
+def rounds(count: float) -> WorkWindows:
+    """Rounds of eight windows that collect and two that learn, all at the same pace."""
+    windows = round(10 * count)
+    learns = np.arange(windows) % 10 >= 8
+    own = np.where(learns[:, None], [0.0, 1e6], [1e6, 0.0])
+    calls = np.where(learns[:, None], [0.0, 50.0], [100.0, 0.0])
+    spans = Spans(("collect", "learn"), 1e6 * np.arange(1.0, windows + 1), np.full(windows, 1e6), own, calls)
+    steps, updates = (np.cumsum(calls[:, column]) for column in (0, 1))
+    return WorkWindows(spans, steps, np.zeros(windows), updates)
+
+
+@pytest.mark.parametrize("count", [3.9, 5.2, 9.5])
+def test_long_rounds_of_collecting_and_learning_are_compared_as_a_whole(count: float) -> None:
+    found, _ = growth(rounds(count))
+    assert found is not None and found.excess == pytest.approx(1.0)
+    assert [factor.ratio for factor in found.factors] == pytest.approx([1.0, 1.0])
+
+
+@pytest.mark.parametrize("count", [1.0, 2.5])
+def test_two_beginnings_of_learning_are_no_two_rounds(count: float) -> None:
+    found, why = growth(rounds(count))
+    assert found is None and "two whole rounds" in why

@@ -184,6 +184,23 @@ def test_workers_that_are_started_again_and_again_drive_nothing() -> None:
     assert found is not None and found[0].label == "worker"
 
 
+def test_a_helper_thread_that_only_waits_drives_nothing() -> None:
+    work = {"policy_forward": Spec(10, 5000)}
+    waits = {"queue_wait": Spec(1, 80_000, category="wait"), "write": Spec(1, 500)}
+    found = driving_thread(make_capture(work, extra_threads=[ThreadSpec(waits, name="Thread-1")]))
+    assert found is not None and found[1].name == "MainThread"
+    # One that learns in between drives, and so does one that works half of its time.
+    learner = ThreadSpec(waits, name="learner", updates=3)
+    found = driving_thread(make_capture(work, extra_threads=[learner]))
+    assert found is not None and found[1].name == "learner"
+    half = {"queue_wait": Spec(1, 80_000, category="wait"), "work": Spec(1, 80_000)}
+    found = driving_thread(make_capture(work, extra_threads=[ThreadSpec(half, name="half")]))
+    assert found is not None and found[1].name == "half"
+    # The main thread of a program that waits for its workers stays the one that drives.
+    found = driving_thread(make_capture(waits, extra_threads=[ThreadSpec(work, name="worker")]))
+    assert found is not None and found[1].name == "MainThread"
+
+
 def test_folded_threads_drive_only_without_other_threads() -> None:
     capture = make_capture({"x": Spec(10, 1000)}, extra_threads=[ThreadSpec({"x": Spec(10, 9000)})])
     process = capture.processes[0]

@@ -33,7 +33,9 @@ class Machine:
         self.random = np.random.default_rng(seed)
         self.runs = 0
 
-    def compare(self, other: Commit, commit: Commit, edge: float, name: str, budget_s: float) -> Measured:
+    def compare(
+        self, other: Commit, commit: Commit, threshold: float, name: str, budget_s: float
+    ) -> Measured:
         a, b = int(other.revision, 16), int(commit.revision, 16)
         if {a, b} & self.broken:
             return Measured(None, None, failure="exit code 1")
@@ -41,9 +43,9 @@ class Machine:
         for block in range(PLAN.looks[-1]):
             pair = [self.run(series, "before", a, block), self.run(series, "commit", b, block)]
             series = Series(None, PLAN, {}, (*series.runs, *pair))
-            if not compare_series(shifted(series, edge), final=False).go_on:
+            if not compare_series(shifted(series, threshold), final=False).go_on:
                 break
-        return measured(series, edge, "decided")
+        return measured(series, threshold, "decided")
 
     def run(self, series: Series, variant: str, commit: int, block: int) -> Run:
         self.runs += 1
@@ -103,10 +105,10 @@ def test_a_slow_down_in_two_parts_is_not_blamed_on_one_commit() -> None:
 def test_an_interrupt_ends_the_search_with_what_is_known() -> None:
     machine = Machine([1.0] * 4 + [1.2] * 4, 0.01, seed=5)
 
-    def compare(other: Commit, commit: Commit, edge: float, name: str, budget_s: float) -> Measured:
+    def compare(other: Commit, commit: Commit, threshold: float, name: str, budget_s: float) -> Measured:
         if name.startswith("2-"):
             return Measured(None, None, interrupted=True)
-        return machine.compare(other, commit, edge, name, budget_s)
+        return machine.compare(other, commit, threshold, name, budget_s)
 
     found = search(commits(8), compare, 1e9, 0.03)
     assert found.interrupted and len(found.steps) == 2 and len(found.suspects) > 1

@@ -6,17 +6,24 @@ import hashlib
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hotloop.analysis.categories import Resolver
 from hotloop.analysis.cluster import describe_cluster
+from hotloop.analysis.explain import explain
 from hotloop.analysis.find_system import find_system
 from hotloop.analysis.ray_waits import actor_starts, task_waits
 from hotloop.analysis.roles import find_parts, named
-from hotloop.capture.model import Capture
+from hotloop.analysis.thread_states import thread_states
+from hotloop.capture.model import Capture, FoldedRole, Progress
 from hotloop.capture.nodes import NodeFacts
 from hotloop.capture.origin import Origin
+from hotloop.capture.samples import RUNNING, SAMPLE_DTYPE
 from hotloop.instrument.ray_times import MOST, Sample
+from hotloop.report.system_html import whole_system as html_system
+from hotloop.report.text import terminal
+from hotloop.report.to_json import findings_json
 from hotloop.testing.captures import ProcessSpec, Spec, ThreadSpec, make_capture
 
 SECOND = 1e9
@@ -69,6 +76,62 @@ def test_roles_are_named_after_the_class_of_an_actor() -> None:
     assert [role.name for role in system.roles if role.works] == ["driver", "Runner actors"] or [
         role.name for role in system.roles if role.works
     ] == ["Runner actors", "driver"]
+
+
+def test_coroutines_of_an_actor_are_its_work() -> None:
+    """They run in a thread of their own; the main thread of the process waits all the time."""
+    task = {"ray_task": Spec(100, 0.0, {"Agent.think": Spec(100, 0.06 * SECOND, category="other")})}
+    threads = [
+        ThreadSpec({"ray_idle": Spec(1, 10 * SECOND, category="wait")}, cpu=None),
+        ThreadSpec(
+            task | {"ipc_wait": Spec(100, 0.04 * SECOND, category="wait")}, name="AsyncIO Thread: default"
+        ),
+    ]
+    wait = {"wait for Agent.think": Spec(100, 0.08 * SECOND, category="wait")}
+    driver = {"ray_get": Spec(100, 0.0, wait, category="wait"), "learn": Spec(100, 0.02 * SECOND)}
+    made = make_capture(driver, processes=[ProcessSpec(threads), ProcessSpec(threads)], cpu=None)
+    origins = [Origin(ray="driver"), *[Origin(ray="worker", actor="Agent")] * 2]
+    processes = [replace(p, origin=origin) for p, origin in zip(made.processes, origins, strict=True)]
+    system = find_system(replace(made, processes=tuple(processes)))
+    assert system is not None
+    (agents,) = [role for role in system.roles if role.name == "Agent actors"]
+    members = [system.members[i] for i in agents.members]
+    assert [m.thread for m in members] == [1, 1]
+    assert not any("MainThread" in role.name for role in system.roles)
+    tasks = {(e.source, e.name) for e in system.edges if e.kind == "task"}
+    assert tasks == {(i, "Agent.think") for i in agents.members}
+
+
+def test_threads_of_an_actor_wait_between_tasks_though_nobody_sees_them() -> None:
+    """Ray makes them in C++: Python, and so the sampler, knows them only while they run a task."""
+    tree = {
+        "ray_idle": Spec(100, 0.08 * SECOND, category="wait"),
+        "ray_task": Spec(100, 0.0, {"Agent.work": Spec(100, 0.02 * SECOND, category="other")}),
+    }
+    made = make_capture(tree, cpu=None, unattributed=0.0)
+    process, thread = made.processes[0], made.processes[0].threads[0]
+    samples = np.zeros(20, SAMPLE_DTYPE)
+    samples["native_id"], samples["weight_ns"], samples["state"] = thread.native_id, 0.1 * SECOND, RUNNING
+    samples["node"] = next(i for i, path in enumerate(thread.paths) if "Agent.work" in path)
+    states = thread_states(replace(process, samples=samples), thread, Resolver()).states
+    assert states.waiting == pytest.approx(0.8, abs=0.01) and states.running == pytest.approx(0.2, abs=0.01)
+
+
+def test_workers_that_run_tasks_are_no_actors_and_their_work_is_no_stepping_of_envs() -> None:
+    """Bringing everything into the main process would undo what the cluster is for."""
+    short = cluster(NodeFacts("b", "two"), (1.0, 1.0, 1.0))
+    driver, *workers = short.processes
+    tasks = [replace(p, origin=replace(p.origin, actor="") if p.origin else None) for p in workers]
+    made = replace(short, processes=(driver, *tasks))
+    system = find_system(made)
+    assert system is not None
+    assert {role.name for role in system.roles if role.works} == {"driver", "Ray workers"}
+    elsewhere = tuple(replace(process, origin=Origin()) for process in made.processes)  # no job of Ray
+    found = [
+        any(one.name == "env_workers_cost_more_than_work" for one in explain(capture).recommendations)
+        for capture in (made, replace(made, processes=elsewhere))
+    ]
+    assert found == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -151,6 +214,13 @@ def test_waiting_before_tasks_and_the_start_of_actors_are_told() -> None:
     assert "From submission to start, tasks waited (median): Runner.sample 5.00 ms" in told[-2]
     assert told[-1].startswith("Actors took to start (median): Runner 3.00 s, of which 1.00 s in __init__")
 
+    rough = tuple((at, offset, 7 * 10**6) for at, offset, _ in far.clock)
+    vague = replace(capture, nodes=(HOME, replace(far, clock=rough)))
+    told = describe_cluster(vague, (), (), 10**10)
+    assert "Runner.sample less than 7.00 ms (95 % below 7.00 ms, 20 sampled)" in told[-2]
+    unknown = replace(capture, nodes=(HOME, replace(far, clock=())))
+    assert task_waits(unknown) == [] and actor_starts(unknown) == []
+
 
 def test_both_sides_keep_the_same_tasks() -> None:
     sent, began = Sample(), Sample()
@@ -161,3 +231,41 @@ def test_both_sides_keep_the_same_tasks() -> None:
             began.add(identity, 2)
     assert 100 < len(sent.kept) <= MOST and 100 < len(began.kept) <= MOST
     assert len(set(sent.kept) & set(began.kept)) >= 50
+
+
+def test_processes_in_summaries_are_shown() -> None:
+    many = cluster(NodeFacts("b", "two", folded=130))
+    roles = (
+        FoldedRole(
+            "Runner",
+            128,
+            2,
+            0.5,
+            0.25,
+            0.75,
+            "Runner <7>",
+            0.4,
+            Progress(env_steps=12_800),
+            (0, 10**19),
+            (0, 12_800),
+            (0, 0),
+        ),
+        FoldedRole("Logger", 2, 2, 0.01, 0.01, 0.01, "Logger 1", 0.99, Progress()),
+    )
+    findings = explain(replace(many, folded=roles))
+    assert findings.env_steps == 12_800
+    assert findings.system is not None
+    text = terminal(findings, width=100)
+    (row,) = [line.split() for line in text.splitlines() if line.split()[:2] == ["Runner", "128"]]
+    assert " ".join(row[2:]) == "2 50.0 % 25.0 % 75.0 % 40.0 %"
+    assert "The busiest Runner is Runner <7>: running 75.0 %, and 50.0 % on average." in " ".join(
+        text.split()
+    )
+    assert "two: 132 processes" in text or "two: 133 processes" in text
+    page = html_system(findings.system, "The whole system")
+    assert "Processes in summaries" in page and "Runner &lt;7&gt;" in page and ">128<" in page
+    listed = findings_json(findings)["system"]["folded"]
+    assert [(role["name"], role["members"], role["waiting"]) for role in listed] == [
+        ("Runner", 128, 0.4),
+        ("Logger", 2, 0.99),
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import sys
 from collections.abc import Callable
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -64,9 +66,31 @@ def test_wrong_settings_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
         hotloop.collect(Counting, on="ray", kind="serial")
     with pytest.raises(HotloopError, match="write ray for the cluster of this computer"):
         hotloop.collect(Counting, on="slurm")
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(HotloopError, match=r"pip install 'hotloop\[ray\]'"):
         RayCollector(Task(Counting, RandomActor))
+
+
+def test_no_cluster_is_started_where_none_was_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most calls of Ray start one on this computer if there is none."""
+
+    asked: list[str] = []
+
+    class NoRay:
+        def is_initialized(self) -> bool:
+            return False
+
+        def __getattr__(self, name: str) -> object:
+            asked.append(name)
+            raise AttributeError(name)
+
+    monkeypatch.setitem(sys.modules, "ray", NoRay())
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"ray://127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(HotloopError, match="nothing listens there"):
+            RayCollector(Task(Counting, RandomActor), on=address).start()
+    assert "wait" not in asked
 
 
 def test_blocks_are_joined_with_their_padding() -> None:

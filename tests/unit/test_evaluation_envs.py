@@ -74,6 +74,45 @@ def test_the_only_env_is_trained_with_whatever_its_name() -> None:
     assert not ignored(test_env)
 
 
+def test_a_test_of_an_agent_is_an_evaluation_and_a_test_of_an_env_is_not() -> None:
+    train()
+
+    def test(actor: object, env: Env) -> bool:
+        return ignored(env)
+
+    def test_of_envs() -> bool:
+        def test(env: Env) -> bool:
+            return ignored(env)
+
+        return test(Env())
+
+    assert test(None, Env())
+    assert not test_of_envs()
+
+
+def evaluate(env: Env) -> bool:
+    return ignored(env)
+
+
+def test_after_gradients_without_any_env_an_evaluation_is_none_of_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(step_counting, "total_steps", lambda: 0)
+    step_counting.went_backward()  # offline RL, cloning
+    env = Env()
+    assert evaluate(env) and not ignored(env)
+
+
+def test_evaluating_is_training_where_envs_were_stepped_before_the_first_gradients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    env = Env()
+    assert not evaluate(env)  # an evolution strategy, or a population that also learns by gradients
+    monkeypatch.setattr(step_counting, "total_steps", lambda: 200)
+    step_counting.went_backward()
+    assert not evaluate(env)
+
+
 def test_a_function_with_evaluation_envs_only_is_known_as_such() -> None:
     test_env = Env()
 

@@ -9,8 +9,8 @@ import pytest
 
 from hotloop import Profiler
 from hotloop.analysis.explain import explain_without_advice
-from hotloop.analysis.gap_contents import category_of_path
-from hotloop.capture.samples import RUNNING, SAMPLE_DTYPE, SampledFrame, SampledPath, Sampling
+from hotloop.analysis.gap_contents import category_of_path, scoring_functions
+from hotloop.capture.samples import RUNNING, SAMPLE_DTYPE, FunctionSource, SampledFrame, SampledPath, Sampling
 from hotloop.testing.fakes import FakeClock
 
 MS = 1_000_000
@@ -32,11 +32,29 @@ def path(*functions: str, called: str = "") -> SampledPath:
         (path("main", "ReplayBuffer.sample", called="torch._tensor.Tensor.__rsub__"), "replay"),
         (path("main", "act", called="torch.distributions.categorical.Categorical.sample"), "other"),
         (path("main", called="copy.deepcopy"), "other"),
+        (path("main", "PriorityQueue.pop_item"), "other"),
         (SampledPath(()), "other"),
     ],
 )
 def test_names_on_the_stack_tell_what_runs(seen: SampledPath, category: str) -> None:
     assert category_of_path(seen) == category
+
+
+@pytest.mark.parametrize(
+    ("head", "category"),
+    [
+        ("def evaluate(self, state, action):", "other"),
+        ("def evaluate_policy(self, obs, batch_acts):", "other"),
+        ("def evaluate(policy, env, episodes=10):", "evaluation"),
+        ("def evaluate(policy, factor):", "evaluation"),
+    ],
+)
+def test_evaluating_actions_is_a_part_of_the_loss(head: str, category: str) -> None:
+    name = head[4 : head.index("(")]
+    seen = SampledPath((SampledFrame("train.py", "main", 1, 5), SampledFrame("train.py", name, 20, 21)))
+    source = FunctionSource("train.py", name, 20, f"{head}\n    return 1\n")
+    scoring = scoring_functions([source])
+    assert category_of_path(seen, scoring=scoring) == category
 
 
 def test_the_breakdown_divides_gaps_by_what_was_sampled_in_them(profiler: Profiler, clock: FakeClock) -> None:

@@ -7,23 +7,26 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hotloop.analysis.advice.hot_code import (
-    HELPER,
+from hotloop.analysis.advice.busy_threads import busy_threads
+from hotloop.analysis.advice.evaluation_in_the_loop import evaluation_in_the_loop, returns_a_number
+from hotloop.analysis.advice.event_loops import (
     awaits_one_by_one,
-    busy_threads,
-    evaluation_in_the_loop,
-    hottest_code,
-    library_parts,
-    returns_a_number,
     sleeping_event_loop,
-    slow_idioms,
+    waits_for_the_slowest,
 )
+from hotloop.analysis.advice.hottest_code import hottest_code
+from hotloop.analysis.advice.library_parts import library_parts
+from hotloop.analysis.advice.pipeline import learner_under_used
+from hotloop.analysis.advice.recommendation import HELPER, library
 from hotloop.analysis.advice.run_view import RunView, view_run
+from hotloop.analysis.advice.slow_idioms import slow_idioms
 from hotloop.analysis.advice.started_again import workers_started_again
 from hotloop.analysis.annotated_source import annotated_source
 from hotloop.analysis.explain import explain_without_advice
 from hotloop.analysis.findings import Recommendation
-from hotloop.analysis.hot_lines import _without_stack_of_parent, hot_lines, line_samples, spots
+from hotloop.analysis.hot_lines import hot_lines
+from hotloop.analysis.hot_statements import spots
+from hotloop.analysis.line_samples import _without_stack_of_parent, line_samples
 from hotloop.analysis.phases import find_phases, training_of
 from hotloop.capture.model import Capture, Process
 from hotloop.capture.samples import (
@@ -35,7 +38,7 @@ from hotloop.capture.samples import (
     SampledPath,
     Sampling,
 )
-from hotloop.testing.captures import Spec, make_capture
+from hotloop.testing.captures import ProcessSpec, Spec, ThreadSpec, make_capture
 
 SOURCE = """\
 import torch
@@ -106,6 +109,21 @@ def test_lines_have_their_share_text_and_callers() -> None:
     inner = next(line for line in found if line.site == "train.py:7")
     assert inner.callers == ("train.py:11", "train.py:7")
     assert sum(line.share for line in found) == pytest.approx(1.0)
+
+
+def test_what_hotloop_does_behind_a_line_is_no_time_of_that_line() -> None:
+    """At the first step of an optimizer it looks through all objects for networks."""
+    ours = {"hotloop_models": Spec(1, 1e7), "env_step": Spec(20_000, 20_000)}
+    thread = make_capture(ours, env_steps=20_000).processes[0].threads[0]
+    capture = capture_with([path((GATHER, 7)), path((MODULE, 12))], [0.6, 0.4])
+    process = capture.processes[0]
+    samples = process.samples.copy()
+    at = next(n for n, names in enumerate(thread.paths) if names[-1:] == ("hotloop_models",))
+    samples["node"][samples["path"] == 0] = at
+    process = replace(process, samples=samples, threads=(replace(process.threads[0], paths=thread.paths),))
+    found = line_samples(process, process.threads[0])
+    assert found is not None
+    assert (found.share_of([0]), found.share_of([1])) == (0.0, 1.0)
 
 
 def test_source_of_a_file_has_the_time_of_each_line_and_neighbours() -> None:
@@ -275,6 +293,22 @@ def test_playing_without_learning_is_an_evaluation() -> None:
     (advice,) = evaluation_in_the_loop(run)
     assert advice.site == "train.py:30" and "score" in advice.title
     assert advice.gain is not None and advice.gain.low == pytest.approx(1 / (1 - 0.45), rel=0.03)
+
+
+def test_a_function_that_runs_next_to_the_steps_of_an_env_is_no_evaluation() -> None:
+    """Some of its samples show the step before: the open region is read a moment earlier than the stack."""
+    play = ("train.py", "score", 1)
+    paths = [
+        path((("train.py", "<module>", 1), 30), (play, 3), called="torch.distributions.Categorical"),
+        path((("train.py", "<module>", 1), 20), called="torch._tensor.Tensor.backward"),
+    ]
+    capture = with_source(capture_with(paths, [6, 4]), ("train.py", "score", 1, EVALUATION))
+    process = capture.processes[0]
+    rows = process.samples.copy()
+    step = process.threads[0].paths.index(("env_step",))
+    rows["node"] = np.where((rows["path"] == 0) & (np.arange(len(rows)) % 10 == 0), step, 0)
+    capture = replace(capture, processes=(replace(process, samples=rows),))
+    assert evaluation_in_the_loop(run_of(capture)) == []
 
 
 @pytest.mark.parametrize("method", ["Market.step", "Warp.observation"])
@@ -505,8 +539,30 @@ def test_a_forked_worker_does_not_blame_the_line_that_started_it() -> None:
     paths = [path(start), path(start, step), path(start, (("train.py", "Env.step", 30), 34))]
     stripped = _without_stack_of_parent(paths, np.array([0, 1, 2]))
     assert [len(one.frames) for one in stripped] == [0, 1, 1]
+    # Nor the function that this line called in the parent.
+    idle = SampledPath(
+        path(start).frames, called="multiprocessing.context.BaseContext.Pool", innermost="_recv"
+    )
+    stripped = _without_stack_of_parent([idle, *paths[1:]], np.array([0, 1, 2]))
+    assert stripped[0].frames == () and stripped[0].called == "_recv"
     alone = _without_stack_of_parent([path(step)], np.array([0]))
     assert len(alone[0].frames) == 1
+
+
+def test_a_worker_that_makes_all_steps_does_not_blame_the_line_that_started_it() -> None:
+    start = (MODULE, 11)
+    steps = [(("train.py", "Env.step", 30), line) for line in (33, 34)]
+    idle = SampledPath(
+        path(start).frames, called="multiprocessing.context.BaseContext.Pool", innermost="_recv"
+    )
+    capture = capture_with([idle, *(path(start, step) for step in steps)], [5, 3, 2])
+    process = capture.processes[0]
+    alone = line_samples(process, process.threads[0], capture)
+    assert alone is not None and alone.paths[0].frames == idle.frames
+    parent = replace(process, pid=process.parent_pid, samples=process.samples[:0])
+    both = replace(capture, processes=(parent, process))
+    forked = line_samples(process, process.threads[0], both)
+    assert forked is not None and forked.paths[0].frames == () and len(forked.paths[1].frames) == 1
 
 
 REQUESTS = """\
@@ -600,6 +656,128 @@ def test_ordinary_parts_of_libraries_are_left_alone(function: str) -> None:
     assert library_parts(run_of(capture_with([part, PATHS[2]], [4, 6]))) == []
 
 
+@pytest.mark.parametrize(
+    ("functions", "found"),
+    [
+        (("sklearn.utils.validation.check_array", "inspect._shadowed_dict"), True),
+        (
+            (
+                "narwhals.dependencies._is_native_dataframe",
+                "sklearn.preprocessing._data.StandardScaler.transform",
+            ),
+            True,
+        ),
+        (
+            ("sklearn.linear_model._base._preprocess_data", "sklearn.linear_model._ridge._solve_cholesky"),
+            False,
+        ),
+        (("scipy.linalg._basic.solve", "sklearn.utils.validation.check_array"), False),
+    ],
+)
+def test_scikit_learn_is_named_where_it_checks_more_than_it_computes(
+    functions: tuple[str, str], found: bool
+) -> None:
+    """A scaler for single observations, and a fit that computes."""
+    call = path((MODULE, 12), called="sklearn.utils._set_output._wrap_method_output.<locals>.wrapped")
+    paths = [*(replace(call, innermost=function) for function in functions), PATHS[2]]
+    weights = [2.0, 3.0, 5.0] if found else [4.0, 1.0, 5.0]
+    advice = library_parts(run_of(capture_with(paths, weights)))
+    assert [one.name for one in advice] == (["sklearn_for_single_rows"] if found else [])
+
+
+@pytest.mark.parametrize(("asleep", "found"), [(0.0, True), (0.6, False)])
+def test_a_learner_that_sleeps_spends_no_time_on_other_things(asleep: float, found: bool) -> None:
+    """As MuZero's trainer, which waits for its collectors in `time.sleep(0.5)`."""
+    trains = {"train_task": Spec(1, 7e8, {"backward": Spec(100, 3e6)}, category="framework")}
+    plays = ThreadSpec({"env_step": Spec(1000, 5e5), "policy_forward": Spec(1000, 4e5)}, env_steps=1000)
+    capture = make_capture(trains, updates=100, unattributed=0.0, processes=[ProcessSpec([plays])])
+    learner = capture.processes[0]
+    thread = learner.threads[0]
+    rows = np.zeros(100, dtype=SAMPLE_DTYPE)
+    rows["weight_ns"] = thread.wall_ns // 100
+    rows["time_ns"] = thread.start_ns + rows["weight_ns"] * np.arange(100)
+    rows["native_id"] = thread.native_id
+    rows["state"] = np.where(np.arange(100) < 100 * asleep, SLEEPING, RUNNING)
+    rows["node"] = thread.paths.index(("train_task",))
+    sampling = Sampling("native", 10_000_000, 100, 0, 0, {})
+    learner = replace(learner, samples=rows, paths=(path((MODULE, 12)),), sampling=sampling)
+    capture = replace(capture, processes=(learner, *capture.processes[1:]))
+    advice = learner_under_used(run_of(capture))
+    assert (advice is not None) is found
+
+
+@pytest.mark.parametrize(
+    ("innermost", "found"), [("torch.optim.adam.adam", False), ("small_library.parse", True)]
+)
+def test_a_library_that_leads_to_torch_is_not_the_users_own_code(innermost: str, found: bool) -> None:
+    """As torch-ac does; a statement of the user's calls it for all of learning."""
+    call = replace(path((MODULE, 12), called="small_library.update"), innermost=innermost)
+    advice = hottest_code(run_of(capture_with([call, PATHS[2]], [4, 6])))
+    assert any("in your own code" in line for one in advice for line in one.evidence) is found
+
+
+@pytest.mark.parametrize(
+    ("called", "expected"), [("torch_ac.utils.penv", ""), ("torchrl.envs.batched_envs", "torchrl")]
+)
+def test_the_library_of_a_vector_env_is_told_by_what_was_seen(called: str, expected: str) -> None:
+    made = make_capture({"ParallelEnv.step": Spec(20_000, 20_000)}, env_steps=20_000)
+    seen = capture_with([path((MODULE, 12), called=f"{called}.ParallelEnv.step")], [1])
+    process = replace(seen.processes[0], threads=made.processes[0].threads)
+    assert library(run_of(replace(made, processes=(process,)))) == expected
+    assert library(run_of(made)) == "torchrl"  # not sampled
+
+
+JITTED = """\
+import jax
+{decorator}
+def act(params, observation):
+    return params @ observation
+for t in range(1000):
+    action = int(act(params, observation))
+    observation = world.move(action)
+"""
+
+
+@pytest.mark.parametrize(("decorator", "own"), [("@jax.jit", False), ("@functools.cache", True)])
+def test_a_compiled_function_is_not_the_users_own_code(decorator: str, own: bool) -> None:
+    source = ("train.py", "<module>", 1, JITTED.format(decorator=decorator))
+    capture = with_source(capture_with([path((MODULE, 6)), PATHS[2]], [4, 6]), source)
+    advice = hottest_code(run_of(capture))
+    assert any("in your own code" in line for one in advice for line in one.evidence) is own
+
+
+@pytest.mark.parametrize(("name", "found"), [("learner_update", False), ("preprocess", True)])
+def test_what_rllib_does_around_its_updates_is_learning(name: str, found: bool) -> None:
+    trains = {name: Spec(100, 3e6, {"backward": Spec(100, 6e6)}, category="framework")}
+    plays = ThreadSpec({"env_step": Spec(1000, 5e5), "policy_forward": Spec(1000, 4e5)}, env_steps=1000)
+    capture = make_capture(trains, updates=100, unattributed=0.0, processes=[ProcessSpec([plays])])
+    assert (learner_under_used(run_of(capture)) is not None) is found
+
+
+PLOT = "def show(values):\n    plt.plot(values)\n    plt.savefig('curve.png')\n"
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_figures_drawn_once_at_the_end_are_no_slow_code(found: bool) -> None:
+    drawn = path((MODULE, 12), (("train.py", "show", 20), 22), called="matplotlib.pyplot.savefig")
+    capture = with_source(capture_with([drawn, PATHS[2]], [5, 5]), ("train.py", "show", 20, PLOT))
+    process = capture.processes[0]
+    rows = process.samples.copy()
+    when = np.arange(len(rows)) / len(rows)
+    rows["path"] = (when * 10).astype(int) % 2 if found else when < 0.4
+    capture = replace(capture, processes=(replace(process, samples=rows),))
+    assert [one.name for one in slow_idioms(run_of(capture))] == (["plotting"] if found else [])
+
+
+def test_a_managers_dict_is_called_through_generated_functions() -> None:
+    proxy = path((MODULE, 12), called="string.__getitem__")
+    proxy = replace(proxy, innermost="multiprocessing.connection.Connection._recv")
+    (advice,) = library_parts(run_of(capture_with([proxy, PATHS[2]], [4, 6])))
+    assert advice.name == "manager_proxies" and advice.gain is not None and advice.gain.value > 1.3
+    tuples = replace(proxy, innermost="string.__new__")  # a named tuple
+    assert library_parts(run_of(capture_with([tuples, PATHS[2]], [4, 6]))) == []
+
+
 def test_workers_that_are_joined_at_the_end_are_not_started_again() -> None:
     join = path((MODULE, 12), called="multiprocessing.process.BaseProcess.join")
     join = replace(join, innermost="multiprocessing.popen_fork.Popen.poll")
@@ -609,6 +787,23 @@ def test_workers_that_are_joined_at_the_end_are_not_started_again() -> None:
     rows["path"] = np.arange(len(rows)) < 0.7 * len(rows)  # the last third waits for the workers
     capture = replace(capture, processes=(replace(process, samples=rows),))
     assert library_parts(run_of(capture)) == []
+
+
+def test_pufferlibs_dashboard_is_no_progress_bar() -> None:
+    drawn = replace(
+        path((MODULE, 12), called="pufferlib.pufferl.PuffeRL.train"), innermost="rich.text.Text.copy"
+    )
+    learns = replace(drawn, innermost="torch.nn.modules.linear.Linear.forward")
+    (advice,) = library_parts(run_of(capture_with([drawn, learns], [4, 6])))
+    assert advice.name == "progress_bar" and advice.title.startswith("Turn off PufferLib's dashboard")
+
+
+def test_calls_of_a_trainer_are_what_training_consists_of() -> None:
+    learns = path((MODULE, 12), called="pufferlib.pufferl.PuffeRL.train")
+    collects = path((MODULE, 10), called="pufferlib.pufferl.PuffeRL.evaluate")
+    (advice,) = hottest_code(run_of(capture_with([learns, collects], [45, 55])))
+    assert advice.title == "`y += work(x)` takes 44.8 % (train.py:12)"
+    assert "this is what training consists of" in advice.advice
 
 
 def test_library_calls_that_are_no_training_are_pointed_at() -> None:
@@ -683,3 +878,48 @@ def test_long_imports_at_the_top_of_a_script_are_start_up() -> None:
     assert found is not None
     assert found.start_up_ns == pytest.approx(0.7 * thread.wall_ns, rel=0.02)
     assert found.training_ns == pytest.approx(0.3 * thread.wall_ns, rel=0.05)
+
+
+GATHER_ALL = """\
+async def collect(robots):
+    while True:
+        answers = await asyncio.gather(*(robot.step() for robot in robots))
+"""
+
+
+@pytest.mark.parametrize(
+    ("each_ms", "rounds", "speed_up"),
+    [
+        ((4, 4, 4, 16), 100, 1 / (1 - 0.6 * 0.9 * (1 - 4.923 / 16))),  # one has a poor connection
+        ((4, 4, 4, 4), 100, None),  # all take as long
+        ((4, 4, 4, 16), 5, None),  # too few rounds to tell
+    ],
+)
+def test_a_round_that_waits_for_the_slowest_answer(
+    each_ms: tuple[float, ...], rounds: int, speed_up: float | None
+) -> None:
+    idle = SampledPath(
+        (SampledFrame("train.py", "<module>", 1, 12),),
+        called="asyncio.runners.run",
+        innermost="selectors.EpollSelector.select",
+    )
+    capture = capture_with([idle, path((MODULE, 11))], [6, 4])
+    capture = with_source(capture, ("train.py", "collect", 1, GATHER_ALL))
+    assert waits_for_the_slowest(run_of(capture)) == []  # nothing was gathered
+    gathered = {
+        "site": "train.py:3",
+        "calls": rounds,
+        "timed": rounds,
+        "all_ns": rounds * max(each_ms) * 1e6,
+        "each_ns": [rounds * each * 1e6 for each in each_ms],
+    }
+    capture.facts["libraries"] = [{"pid": capture.processes[0].pid, "gathered": [gathered]}]
+    found = waits_for_the_slowest(run_of(capture))
+    if speed_up is None:
+        assert found == []
+        return
+    (advice,) = found
+    assert advice.site == "train.py:3" and advice.gain is not None and advice.safety == "semantic"
+    assert advice.gain.value == pytest.approx(speed_up, rel=0.05)
+    busy = replace(capture, facts={**capture.facts, "libraries": [{"pid": 1, "gathered": [gathered]}]})
+    assert waits_for_the_slowest(run_of(busy)) == []  # of another process

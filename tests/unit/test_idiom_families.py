@@ -17,6 +17,36 @@ from tests.unit.test_needless_work import FIRES as NEEDLESS
 from tests.unit.test_recomputed import FIRES as MORE
 
 FIRES = {
+    "same_in_a_comprehension": [
+        """
+        def act(q, state):
+            values = q[state]
+            return np.random.choice([a for a, v in enumerate(values) if v == np.max(values)])  # hot
+        """,
+        """
+        def weights(scores):
+            return [math.exp(s - max(scores)) for s in scores]  # hot
+        """,
+    ],
+    "frame_rate_limit": [
+        """
+        class Snake:
+            def __init__(self):
+                self.clock = pygame.time.Clock()
+            def play_step(self, action):
+                self.clock.tick(SPEED)  # hot
+        """,
+        """
+        def frame_step(action):
+            pygame.display.update()
+            FPSCLOCK.tick(30)  # hot asleep
+        """,
+        """
+        def render(self):
+            cv2.imshow('game', self.frame)
+            cv2.waitKey(1)  # hot
+        """,
+    ],
     "read_after_the_loop": [
         """
         def update(agent, batch):
@@ -163,6 +193,11 @@ FIRES = {
         "for i in x:\n    buffer.save_hdf5(path)  # hot",
         "for i in x:\n    with open('log.csv', 'a') as file:  # hot\n        file.write(row)",
     ],
+    "decomposing_for_each_draw": [
+        "xs = np.array([rng.multivariate_normal(self.mean, self.cov) for _ in range(n)])  # hot",
+        "def ask(self):\n    return [rng.multivariate_normal(self.m, self.c) for _ in range(n)]  # hot",
+        "for i in range(n):\n    x = MultivariateNormal(mu, cov).sample()  # hot",
+    ],
     "permuting_to_draw_a_few": [
         "for i in x:\n    j = rng.permutation(size)[:64]  # hot",
         "for i in x:\n    random.shuffle(memory)  # hot\n    batch = memory[:64]",
@@ -202,6 +237,24 @@ FIRES = {
         "for j in range(51):  # hot\n    b = (np.clip(r + g * z[j], lo, hi) - lo) / d\n    m[:, j] += p * b",
         "for t in range(n - 1, -1, -1):  # hot\n    ret = rewards[t] + gamma * ret\n    out[t] = ret",
         "for i in range(n):  # hot\n    for j in range(k):\n        total += x[i, j] * w[j]",
+    ],
+    "statistics_of_everything": [
+        """
+        def end_of_episode(self, agent):
+            self.rewards[agent] += [self.current]
+            self.times[agent] += [self.elapsed]
+            self.write(agent, sum(self.times[agent]))  # hot
+        """,
+        "for episode in x:\n    returns['train'].append(r)\n    print(np.mean(returns['train']))  # hot",
+    ],
+    "rows_changed_one_by_one": [
+        """
+        target = torch.zeros_like(pmfs)
+        for i in range(target.size(0)):  # hot
+            target[i].index_add_(0, low[i].long(), mass[i])
+            target[i].index_add_(0, up[i].long(), rest[i])
+        """,
+        "m = torch.zeros(64, 51)\nfor row in range(64):  # hot\n    m[row].scatter_add_(0, at[row], p[row])",
     ],
     "searching_rows": [
         "for i in x:\n    row = np.where((states == i).all(axis=1))[0]  # hot\n    q[row] += 1",
@@ -272,6 +325,47 @@ FIRES = {
 }
 
 SILENT = {
+    "same_in_a_comprehension": [
+        """
+        def act(q, state):
+            values = q[state]
+            best = np.max(values)
+            return np.random.choice([a for a, v in enumerate(values) if v == best])  # hot
+        """,
+        """
+        def best_of(rows):
+            return [np.max(row) for row in rows]  # hot
+        """,
+        """
+        def clipped(rewards, low):
+            return [max(low, r) for r in rewards]  # hot
+        """,
+        """
+        def noise(n, scale):
+            return [np.random.normal(scale) for _ in range(n)]  # hot
+        """,
+    ],
+    "frame_rate_limit": [
+        """
+        class Snake:
+            def __init__(self):
+                self.clock = pygame.time.Clock()
+            def play_step(self, action):
+                self.clock.tick()  # hot
+        """,
+        """
+        def step(self, action):
+            self.world.tick(0.05)  # hot asleep
+        """,
+        """
+        def step(self, action):
+            self.clock.tick(self.dt)  # hot
+        """,
+        """
+        def wait_for_key(self):
+            cv2.waitKey(0)  # hot
+        """,
+    ],
     "read_after_the_loop": [
         # the value of each pass is read in the loop
         "for i in x:\n    kl = (old - net(batch)).mean()  # hot\n    if kl > limit:\n        break",
@@ -285,6 +379,14 @@ SILENT = {
         "for i in x:\n    noise = torch.randn(64)  # hot\nuse(noise)",
     ],
     "same_every_time": [
+        """
+        class Node:
+            def __init__(self, parent):
+                self._parent = parent
+                self._visits = 0
+            def value(self, c):
+                return self._q + c * np.sqrt(self._parent._visits)  # hot
+        """,
         "def step(self, a):\n    inverse = np.linalg.inv(self.mass)  # hot",  # who sets it is not known
         "class E:\n    def __init__(self):\n        self.m = np.eye(9)\n    def step(self, a):\n"
         "        self.m[0, 0] = a\n        y = np.linalg.inv(self.m)  # hot",
@@ -342,6 +444,12 @@ SILENT = {
         "for i in x:\n    state = buffer.last()  # hot",
         "for i in x:\n    y = net(saved)  # hot",
     ],
+    "decomposing_for_each_draw": [
+        "for i in x:\n    y = rng.multivariate_normal(mean, cov, size=n)  # hot",
+        "for cov in x:\n    y = rng.multivariate_normal(mean, cov)  # hot",
+        "for i in x:\n    y = rng.multivariate_normal(self.mean, cov)  # hot\n    self.mean = y.mean()",
+        "for i in x:\n    y = rng.standard_normal(n) @ root  # hot",
+    ],
     "permuting_to_draw_a_few": [
         "for i in x:\n    order = rng.permutation(size)  # hot",
         "for i in x:\n    rows = order[:64]  # hot",
@@ -379,6 +487,33 @@ SILENT = {
         "for i in x:\n    y = frame.apply(play)  # hot",
     ],
     "elementwise_loop": [
+        """
+        def successors(self):
+            states = {}
+            for i in range(turns):  # hot
+                for x in range(width + 1):
+                    pos = {"x": x, "y": 0}
+                    while not self.hits(pos):
+                        pos["y"] += 1
+                    states[(x, i)] = self.features(pos)
+            return states
+        """,
+        """
+        class Model:
+            def insert(self, priority, state):
+                heapq.heappush(self.heap, (-priority, state))
+
+        def plan(model, q, state):
+            for before, action, reward in model.predecessor(state):  # hot
+                priority = abs(reward - q[before[0], before[1], action])
+                if priority > 0.1:
+                    model.insert(priority, before)
+        """,
+        """
+        def sums(table):
+            for key, other in pairs:  # hot
+                total += table[key] + table[other]
+        """,
         # any amount of work may hide behind a row, a function, or whole arrays
         "for t in range(h):  # hot\n    x[..., n:] = acts[t]\n    x[..., :n] += model(x)\n    c += x[..., 0]",
         "for k in range(n):  # hot\n    if k == skip:\n        start = clock()\n    total += train(q)",
@@ -423,6 +558,34 @@ SILENT = {
         "class C:\n    def __init__(self):\n        self.p = np.zeros(2)\n    def step(self, a):\n"
         "        self.p = self.p + a\n        z = np.fft.fft(self.wave)  # hot",
     ],
+    "statistics_of_everything": [
+        # emptied, made anew, another list at every pass, a window, set and not added to
+        """
+        def end_of_episode(self, agent):
+            self.write(agent, sum(self.rewards[agent]))  # hot
+            self.rewards[agent] = []
+        def step(self, agent, reward):
+            self.rewards[agent] += [reward]
+        """,
+        """
+        def begin(self):
+            self.times = {}
+        def end(self, agent):
+            self.times[agent] += [self.elapsed]
+            self.write(agent, sum(self.times[agent]))  # hot
+        """,
+        "for row in range(n):\n    table[row].append(r)\n    total = sum(table[row])  # hot",
+        "for i in x:\n    last['r'].append(r)\n    last['r'].pop(0)\n    m = np.mean(last['r'])  # hot",
+        "for i in x:\n    m = sum(q[state])  # hot\n    q[state] += 0.1",
+    ],
+    "rows_changed_one_by_one": [
+        # tensors of unequal shapes in a list, networks, what each pass needs of the last one
+        "ps = list(net.parameters())\nfor i in range(len(ps)):  # hot\n    ps[i].copy_(qs[i])",
+        "nets = [q1, q2]\nfor i in range(2):  # hot\n    nets[i].add_(other[i])",
+        "x = torch.zeros(9, 4)\nfor i in range(1, 9):  # hot\n    x[i].add_(x[i - 1] * y[i])",
+        "x = torch.zeros(9, 4)\nfor i in range(9):  # hot\n    x[i].fill_(0.5)",
+        "x = torch.zeros(9, 4)\nfor i in order:  # hot\n    x[i].add_(y[i])",
+    ],
     "sleeping": [
         "def step(self, a):\n    time.sleep(self.latency)  # hot",
         "for i in x:\n    event.wait()  # hot",
@@ -464,5 +627,11 @@ def test_every_idiom_has_an_example() -> None:
         calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and dotted(n.func) == "Match"]
         names |= {ast.literal_eval(call.args[0]) for call in calls}
     assert names == set(MATCHES) | set(FIRES) | (
-        names & (set(MORE) | set(NEEDLESS) | {"covariance_matrix", "sums_of_suffixes"})
+        names
+        & (
+            set(MORE)
+            | set(NEEDLESS)
+            | {"covariance_matrix", "sums_of_suffixes"}
+            | {"statistic_of_a_table"}  # test_expressions.py: it needs samples of parts of a line
+        )
     )

@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from hotloop.analysis.advice.idioms import match
-from hotloop.analysis.hot_lines import Spot, _statements
+from hotloop.analysis.hot_statements import Spot, _statements
 from hotloop.analysis.source_names import names_in
 from hotloop.instrument.trial_patches import NAMES
 
@@ -105,12 +105,14 @@ LEAVE_ALONE = [
     "for i in range(n):  # hot\n    if i % 200 == 0:\n        print(f'{i + 1}')\n    steps += learn(batch)",
     "for i in range(n):  # hot trains\n    steps += learn(batch[i])",
     "for i in x:\n    y = b.sample()  # hot torchrl",
+    "for i in x:\n    trainer.train()  # hot trainer",
 ]
 
 
 SAMPLED = {
     "torchrl": "torchrl.data.replay_buffers.ReplayBuffer.sample",
     "printed": "torch._tensor_str._str",
+    "trainer": "pufferlib.pufferl.PuffeRL.train",
     "loader": "torch.utils.data.dataloader._BaseDataLoaderIter.__next__",
 }
 

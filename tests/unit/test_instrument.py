@@ -8,16 +8,19 @@ import multiprocessing.connection
 import pickle
 import queue
 import sys
+import threading
 from typing import Any
 
 import gymnasium
 import pytest
 import torch
 
+from hotloop.analysis.phases import ENDING
 from hotloop.instrument.gap_names import gap_namer
 from hotloop.instrument.import_hook import ImportHook
 from hotloop.instrument.libraries import Instrumentation
 from hotloop.instrument.patch import Patch, Patches, follow_subclasses
+from hotloop.instrument.standard_library import _shutting_down
 from hotloop.instrument.update_counting import begin_training
 from hotloop.measure.profiler import default
 from hotloop.testing.fakes import FakeDevice
@@ -290,3 +293,17 @@ def test_a_gpu_is_timed_from_its_first_use_on(monkeypatch: Any) -> None:
 def test_gaps_are_named_by_their_neighbours_but_not_categorised(before: str, after: str, name: str) -> None:
     region = gap_namer(default.profile)(default.profile(before), default.profile(after))
     assert (region.name, region.category) == (name, "other")
+
+
+def test_waiting_for_threads_at_the_end_is_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = threading.current_thread()
+    default.start()
+    try:
+        monkeypatch.setattr(threading, "enumerate", lambda: [here, threading.Thread(daemon=True)])
+        assert _shutting_down(lambda: "nobody")() == "nobody"
+        assert default.capture().tree.children == []
+        monkeypatch.setattr(threading, "enumerate", lambda: [here, threading.Thread(daemon=False)])
+        assert _shutting_down(lambda: "ended")() == "ended"
+        assert [node.name for node in default.capture().tree.children] == list(ENDING)
+    finally:
+        default.stop()

@@ -379,6 +379,49 @@ def test_reinforce_acts_with_gradients_on(instrumented: Instrumentation) -> None
     assert "learner_forward" not in found and found["updates"] == 5
 
 
+class Layers(nn.Module):
+    """Calls its layers in a loop, from a method that is not `__call__`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 8)])
+        self.head = nn.Linear(8, 2)
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return torch.as_tensor(self.head(x))
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.3])
+def test_layers_called_in_a_loop_are_one_action(instrumented: Instrumentation, scale: float) -> None:
+    """Also where the observation is normalised, so that its values are not found again."""
+
+    def script() -> int:
+        policy, env = Layers(), gymnasium.make("CartPole-v1")
+        optimizer = torch.optim.SGD(policy.parameters(), lr=0.01)
+        acted = 0
+        for seed in range(3):
+            seen = []
+            observation, _ = env.reset(seed=seed)
+            for _ in range(40):
+                x = torch.as_tensor(scale * observation, dtype=torch.float32)[None]
+                seen.append(x)
+                with torch.no_grad():
+                    action = int(policy.logits(x).argmax())
+                acted += 1
+                observation, _, terminated, _, _ = env.step(action)
+                if terminated:
+                    observation, _ = env.reset()
+            gradient_step(optimizer, policy.logits(torch.cat(seen)).square().mean())
+        return acted
+
+    found = count(instrumented, script)
+    assert found["policy_forward"] == found["env_steps"] == found["expected"] == 120
+    assert found["policy_rest"] == 3 * 120
+    assert found["learner_forward"] == 4 * 3
+
+
 def test_online_actor_critic(instrumented: Instrumentation) -> None:
     """The critic sees the state before and after each step, in the loss."""
 
@@ -468,6 +511,57 @@ def test_a_function_that_evaluates_is_no_acting(instrumented: Instrumentation) -
     found = count(instrumented, script)
     assert found["policy_forward"] == 2 * N_STEPS * ROLLOUTS
     assert found["evaluate_forward"] == 50
+
+
+@pytest.fixture
+def without_env(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No env has been stepped in this process."""
+    monkeypatch.setattr(step_counting, "total_steps", lambda: 0)
+    monkeypatch.setattr(step_counting, "counters", lambda: iter(()))
+
+
+@pytest.mark.usefixtures("without_env")
+def test_a_search_that_evaluates_positions_is_no_evaluation(instrumented: Instrumentation) -> None:
+    """Tree searches call `evaluate` for each leaf, far more often than anything is learnt."""
+
+    @torch.inference_mode()
+    def evaluate(net: nn.Module, leaf: torch.Tensor) -> float:
+        return float(net(leaf)[0, 0])
+
+    def script() -> None:
+        net = network(4, 1)
+        optimizer = torch.optim.Adam(net.parameters())
+        for _ in range(4):
+            for _ in range(100):
+                evaluate(net, torch.ones(1, 4))
+            gradient_step(optimizer, net(torch.ones(32, 4)).mean())
+
+    found = count(instrumented, script)
+    assert found["evaluate_forward"] < 32 and found["policy_forward"] > 400 - 32
+
+
+@pytest.mark.usefixtures("without_env")
+@pytest.mark.parametrize("batches", [1, 5])
+def test_validation_after_each_epoch_is_an_evaluation(instrumented: Instrumentation, batches: int) -> None:
+    """On all data at once, or batch by batch, without an env."""
+
+    @torch.no_grad()
+    def evaluate(net: nn.Module, data: list[torch.Tensor]) -> float:
+        if len(data) == 1:
+            return float(net(data[0]).mean())
+        total = 0.0
+        for batch in data:
+            total += float(net(batch).mean())
+        return total
+
+    def script() -> None:
+        net = network(4, 1)
+        optimizer = torch.optim.Adam(net.parameters())
+        for _ in range(50):
+            gradient_step(optimizer, net(torch.ones(32, 4)).mean())
+            evaluate(net, [torch.ones(64, 4)] * batches)
+
+    assert count(instrumented, script)["evaluate_forward"] == 50 * batches
 
 
 @pytest.mark.parametrize("same_env", [False, True])

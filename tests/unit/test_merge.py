@@ -14,7 +14,7 @@ import hotloop
 from hotloop._util.errors import CaptureError, HotloopError
 from hotloop.analysis.collective_clocks import offset_between
 from hotloop.capture.message_format import MEET, RECORD
-from hotloop.capture.messages import LoggedEdge, MessageLog
+from hotloop.capture.messages import LoggedChannel, MessageLog
 from hotloop.capture.summary import load_summary
 from hotloop.cli.main import main
 from hotloop.workflows.merge import merge_captures
@@ -36,9 +36,9 @@ def ranks(offset_ns: int, rounds: int = 200, seed: int = 1) -> tuple[MessageLog,
             ahead = offset_ns * rank
             logs[rank].append((int(arrive[rank]) + ahead, int(leave[rank]) + ahead, 7, 0, MEET, count))
         now = int(leave.max())
-    edge = (LoggedEdge("ranks", "collective"),)
+    channels = (LoggedChannel("ranks", "collective"),)
     first, second = (
-        MessageLog(1 + rank, edge, np.array(rows, dtype=list(RECORD)), rounds)
+        MessageLog(1 + rank, channels, np.array(rows, dtype=list(RECORD)), rounds)
         for rank, rows in enumerate(logs)
     )
     return first, second

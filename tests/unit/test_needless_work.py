@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hotloop.analysis.advice.evaluation_in_the_loop import evaluation_in_the_loop
 from hotloop.analysis.advice.gradients import gradients_not_needed, target_with_gradients
-from hotloop.analysis.advice.hot_code import evaluation_in_the_loop
 from hotloop.analysis.advice.idioms import match
 from hotloop.analysis.advice.recomputed import recomputed
 from hotloop.analysis.advice.repeated_work import repeated_work
@@ -272,6 +272,9 @@ FIRES = {
         "def f(net, o):\n    a = net(o)[0].argmax()\n    v = net(o)[1]  # hot networks\n    return a, v",
         "class E:\n    def near(self):\n        return np.sort(self.d)\n    def step(self, a):\n"
         "        r = self.near()[0]\n        return self.near(), r  # hot",
+        "def noise_of(seed):\n    return np.random.default_rng(seed).standard_normal(9)\n"
+        "def evolve(x):\n    for i, seed in enumerate(seeds):\n        s[0, i] = play(x + noise_of(seed))\n"
+        "        s[1, i] = play(x - noise_of(seed))  # hot",
     ],
     "same_in_the_loop": [
         "class Board:\n    def legal(self):\n        return [i for i in range(49) if self.cells[i] == 0]\n"
@@ -515,6 +518,11 @@ SILENT = {
         "        r = self.near()\n        self.d = a\n        return self.near() - r  # hot",
         # the network has learnt
         "def f(net, o):\n    a = net(o)\n    opt.step()\n    v = net(o)  # hot networks\n    return v - a",
+        # other numbers each time
+        "def noise():\n    return rng.standard_normal(9)\ndef evolve(x):\n    for i in range(9):\n"
+        "        s[0, i] = play(x + noise())\n        s[1, i] = play(x - noise())  # hot",
+        "def noise():\n    return np.random.default_rng().standard_normal(9)\ndef evolve(x):\n"
+        "    for i in range(9):\n        s[i] = play(x + noise())\n        s[-i] = play(x - noise())  # hot",
         # either of the two
         "def f(net, o, c):\n    if c:\n        return net(o)[0]\n    return net(o)[1]  # hot networks",
     ],
@@ -638,6 +646,9 @@ BACKWARD = "torch._tensor.Tensor.backward"
     [
         ("", "pass", "return score.argmax().item()", True),
         ("", "pass", "return self.mean[0].numpy().astype(np.float64)", True),
+        ("", "pass", "p = np.exp(score.numpy())\n    p = zip(obs.moves, p)\n    return p, v.item()", True),
+        ("", "pass", "return score.argmax().item(), score.detach()", True),
+        ("", "pass", "p = zip(obs.moves, score)\n    return p, v.item()", False),
         ("@torch.no_grad()\n", "pass", "return score.argmax().item()", False),
         ("", "torch.set_grad_enabled(False)", "return score.argmax().item()", False),
         ("", "pass", "return score", False),
@@ -657,6 +668,42 @@ def test_numbers_that_come_from_networks_need_no_gradients(
     assert bool(advice) is found
     if found:
         assert advice[0].safety == "safe" and advice[0].gain is not None and advice[0].gain.value > 1.1
+
+
+@pytest.mark.parametrize(
+    ("stores", "kept"),
+    [
+        # the policy gradient of PyTorch's examples, and its relatives
+        ("model.saved_actions.append(SavedAction(m.log_prob(action), value))", True),
+        ("self.saved = m.log_prob(action)", True),
+        ("log_prob = m.log_prob(action)\n    memory[self.t] = log_prob", True),
+        ("pair = (m.log_prob(action), value)\n    buffer.push(*pair)", True),
+        ("probs, self.hidden = net(state, self.hidden)", True),
+        ("saved = self.saved\n    saved.append(value)", True),
+        # plain numbers, data, containers of its own, what is only shown
+        ("self.saved.append(action.item())", False),
+        ("self.values.append(float(value))", False),
+        ("self.states.append(torch.from_numpy(obs).float().unsqueeze(0))", False),
+        ("self.actions.append(m.sample())", False),
+        ("scores = []\n    scores.append(value)\n    scores[0] = value", False),
+        ("self.epsilon = max(0.1, self.epsilon * 0.99)\n    self.t += 1", False),
+        ("print(value)", False),
+    ],
+)
+def test_what_a_loss_learns_from_is_not_computed_without_gradients(stores: str, kept: bool) -> None:
+    source = f"""\
+def act(obs):
+    state = torch.from_numpy(obs).float()
+    probs, value = model(state)
+    m = Categorical(probs)
+    action = m.sample()
+    {stores}
+    return action.item()
+"""
+    act = ("train.py", "act", 1)
+    paths = [path((("train.py", "<module>", 1), 30), (act, 3), called=MODEL), path(called=BACKWARD)]
+    capture = with_source(capture_with(paths, [6, 4]), ("train.py", "act", 1, source))
+    assert bool(gradients_not_needed(run_of(capture))) is not kept
 
 
 LEARN = """\
@@ -699,6 +746,14 @@ def test_backward_passes_need_not_run_through_a_target_network(
     )
     advice = target_with_gradients(run_of(capture))
     assert bool(advice) is found
+    # Forward passes that choose actions do not lead to a backward pass.
+    acting = path((("train.py", "Agent.act", 30), 31), called=MODEL)
+    capture = with_source(
+        capture_with([*paths, acting], [1, 1, 3, 5]),
+        ("train.py", "Agent.learn", 10, LEARN.format(before=before, after=after)),
+        ("train.py", "Agent.__init__", 2, INIT.format(given=given)),
+    )
+    assert bool(target_with_gradients(run_of(capture))) is found
     if found:
         assert advice[0].site == "train.py:12" and advice[0].gain is not None
         assert 1 / (1 - 0.6 * 0.5 * 0.85) > advice[0].gain.value > 1 / (1 - 0.6 * 0.5 * 0.75)

@@ -15,6 +15,7 @@ import pytest
 
 from hotloop import Profiler
 from hotloop.capture.nodes import NodeFacts, describe_missing, read_nodes
+from hotloop.capture.reader import load
 from hotloop.capture.summary import fold, load_summary, to_json
 from hotloop.instrument import ray_driver
 from hotloop.instrument.ray_driver import Cluster, NodeLink, courier_class
@@ -224,6 +225,26 @@ def test_the_fastest_round_trip_tells_the_offset(
     assert abs(offset - ahead) <= uncertainty < 10_000
 
 
+def test_clocks_are_compared_now_and_then_and_at_the_end(
+    ray: FakeRay, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster._boot_id = "another computer's"
+    ray.present["far"] = True
+    for _ in range(5):
+        cluster.round(FAR)
+    (link,) = cluster.nodes.values()
+    assert len(link.clock) == 1
+    monkeypatch.setattr(ray_driver, "CLOCK_S", 0.0)
+    link.clock_due_s = 0.0
+    cluster.round(FAR)
+    cluster.round(FAR)
+    assert len(link.clock) == 3
+    link.clock_due_s = FAR
+    cluster.round(FAR)
+    cluster.round(FAR, last=True)
+    assert len(link.clock) == 4
+
+
 def test_the_users_runtime_environment_is_kept() -> None:
     class Job:
         runtime_env: dict[str, Any] | None = None
@@ -282,8 +303,11 @@ def test_a_node_with_many_processes_sends_one_summary(
     cluster.round(FAR, last=True)
     facts = saved(cluster)
     assert facts.folded == 4 and facts.complete and not list((tmp_path / "far").glob("parts/*"))
-    assert "sent a summary of its 4 processes" in describe_missing((facts,), 1)[0]
+    assert "sent one summary of its 4 processes" in describe_missing((facts,), 1)[0]
     check_same_sums(cluster.folder, tmp_path / "all", tmp_path)
+    capture = load(cluster.folder)
+    assert not capture.processes and sum(role.members for role in capture.folded) == 4
+    assert (capture.progress.env_steps, capture.progress.updates) == (55, 110)
 
 
 def check_same_sums(with_summary: Path, with_parts: Path, tmp_path: Path) -> None:
@@ -316,3 +340,10 @@ def test_a_summary_over_another_time_keeps_its_sums() -> None:
         assert set(other.env_steps[33:]) <= {role.env_steps[-1]}
         assert (other.members, other.progress, other.tree) == (role.members, role.progress, role.tree)
     assert made.over(begin, end) is made
+
+
+def test_rounds_over_many_nodes_are_further_apart() -> None:
+    pause = ray_driver.pause_after
+    assert pause(0.0, 0.5) == pause(0.001, 0.5) == pause(0.5, 0.001) == 2.0  # new actors, or clocks compared
+    assert pause(0.05, 0.04) == pytest.approx(8.0)
+    assert pause(9.0, 9.0) == 30.0

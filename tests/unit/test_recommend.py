@@ -12,6 +12,7 @@ import pytest
 
 from hotloop.analysis.advice import BUILT_IN
 from hotloop.analysis.advice.commands import as_typed, command_again, flag_in, prove_command
+from hotloop.analysis.advice.learner import dense_embedding
 from hotloop.analysis.advice.recommendation import round_interval, tier_of
 from hotloop.analysis.advice.run_view import RunView, near, tail, view_run
 from hotloop.analysis.explain import explain, explain_without_advice, first_advice
@@ -96,7 +97,9 @@ def test_code_without_a_known_remedy_is_no_advice_and_comes_after_it() -> None:
     enough = advice("enough", gain=Estimate(2.1, 2.0, 2.2))
     assert "expensive" not in first_advice([enough, hot])
     alone = replace(findings, recommendations=(hot,))
-    assert first_advice([hot]).startswith("Nothing known to be slow was found. Most expensive: ")
+    nothing = "Nothing known to be slow was found. Most expensive"
+    assert first_advice([hot]).startswith(f"{nothing} of your own code: ")
+    assert first_advice([replace(hot, effort="days")]).startswith(f"{nothing}: ")
     text = terminal(alone)
     assert "Nothing known to be slow was found. Most of the time goes into" in text
     assert "Most expensive code, with no known remedy:" in text and "impact" not in text
@@ -344,6 +347,13 @@ def test_pauses_that_were_not_measured_are_not_blamed_on_the_garbage_collector()
     assert "garbage_collection_pauses" not in rules_of(make_capture(few, env_steps=3000))
 
 
+@pytest.mark.parametrize(("pauses", "expected"), [(1, False), (2, False), (20, True)])
+def test_one_long_collection_in_a_short_run_is_no_rule(pauses: int, expected: bool) -> None:
+    pause = Spec(pauses, 240 * MS / pauses, category="framework")
+    made = make_capture({"choose": Spec(3000, 700 * US, {"gc_pause": pause})}, env_steps=3000)
+    assert ("garbage_collection_pauses" in rules_of(made)) == expected
+
+
 def test_rare_pauses_do_not_make_a_cheap_policy_call_costly() -> None:
     cheap = {"choose": Spec(3000, 10 * US, pauses=(30, 20 * MS)), "world": Spec(3000, 100 * US)}
     costly = {"choose": Spec(3000, 200 * US), "world": Spec(3000, 100 * US)}
@@ -452,6 +462,12 @@ def test_a_capture_folder_that_exists_is_not_named_again() -> None:
     assert prove_command(ours, by_hand, 1) == (
         "make the change, then record again: hotloop train snake --envs 4"
     )
+    # What the system runs for `hotloop train snake`, where hotloop is installed.
+    started = ["/env/bin/python", "/env/bin/hotloop", "train", "snake", "--capture=elsewhere", "--envs", "4"]
+    installed = on_disk(some_capture(), command=started)
+    assert command_again(installed) == [*started[:4], *started[5:]]
+    assert prove_command(installed, by_hand, 1) == prove_command(ours, by_hand, 1)
+    assert explain(installed).command == ("hotloop", *started[2:])
     theirs = on_disk(some_capture(), command=["python", "train.py", "--capture=runs/a", "-v"])
     assert command_again(theirs) == ["python", "train.py", "-v"]
     other = on_disk(some_capture(), command=["python", "train.py", "--capture", "video.mp4"])
@@ -479,3 +495,25 @@ def test_a_flag_is_found_with_its_number(command: list[str], found: tuple[str, f
 )
 def test_intervals_are_numbers_people_would_type(wanted: float, typed: int) -> None:
     assert round_interval(wanted) == typed
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, True),
+        ({"largest": [40_000, 16], "parameters": 700_000, "class": "AdamW"}, True),
+        ({"class": "SparseAdam"}, False),
+        ({"largest": [512, 512], "parameters": 262_144}, False),  # a layer
+        ({"largest": [20_000, 8], "parameters": 10_000_000}, False),  # a small part of the network
+        ({"largest": []}, False),  # recorded by an older version
+    ],
+)
+def test_a_large_table_of_vectors_is_stepped_as_a_whole(changes: dict[str, Any], found: bool) -> None:
+    optimizer = {"class": "Adam", "parameters": 5_200_000, "largest": [160_000, 32], "steps": 100} | changes
+    made = make_capture({"optimizer_step": Spec(100, 6e6), "backward": Spec(100, 3e6)}, updates=100)
+    capture = replace(
+        made, facts={**made.facts, "libraries": [{"pid": made.processes[0].pid, "optimizers": [optimizer]}]}
+    )
+    advice_given = dense_embedding(look(capture))
+    assert (advice_given is not None) == found
+    assert advice_given is None or (advice_given.gain is not None and advice_given.gain.value > 1.5)

@@ -13,10 +13,23 @@ NAMES = {function.__name__ for function in hotloop.analysis.advice.BUILT_IN}
 
 # These never come first in a handmade capture: they predict no gain, or need sampled lines.
 ASIDES = {"try_one_thread", "mostly_unnamed", "costly_regions", "leave_alone"}
+MODULES_OF_LINES = {
+    *(
+        "slow_idioms",
+        "evaluation_in_the_loop",
+        "event_loops",
+        "busy_threads",
+        "library_parts",
+        "hottest_code",
+    ),
+    *("started_again", "thrown_away_frames", "gradients", "discarded_gradients", "step_graphs"),
+    *("untrained_gradients", "padded_sequences", "sliced_results"),
+    "large_messages",  # needs the links between processes
+}
 OF_LINES = {
     f.__name__
     for f in hotloop.analysis.advice.BUILT_IN
-    if f.__module__.endswith((".hot_code", ".started_again", ".thrown_away_frames", "gradients"))
+    if f.__module__.rpartition(".")[2] in MODULES_OF_LINES
 }
 
 

@@ -89,6 +89,27 @@ FIRES = {
                 return random.sample(starts, 32)
         """,
     ],
+    "targets_in_the_loop": [
+        """
+        def learn(self, obs, act, rew, nxt):
+            for i in range(N):
+                with torch.no_grad():
+                    planned = torch.stack([net(nxt) for net in self.target_actors])  # hot networks
+                    wanted = rew[:, i] + self.target_critics[i](nxt, planned)
+                loss = F.mse_loss(self.critics[i](obs, act), wanted)
+                loss.backward()
+                self.opts[i].step()
+        """,
+        """
+        def epochs(batch, policy, reference):
+            for epoch in range(4):
+                with torch.no_grad():
+                    old = reference(batch)  # hot networks
+                loss = (policy(batch) - old).mean()
+                loss.backward()
+                optimizer.step()
+        """,
+    ],
     "read_under_a_condition": [
         """
         EVERY = 10
@@ -243,6 +264,29 @@ SILENT = {
         # items of a batch
         "for k in range(9):\n    memory.append(k)\n    y = [memory[i] for i in rows]  # hot",
     ],
+    "targets_in_the_loop": [
+        # another batch at every pass
+        "for b in x:\n    with torch.no_grad():\n        t = target(b)  # hot networks\n    f(t).backward()",
+        # the targets move in the loop
+        "for i in range(n):\n    with torch.no_grad():\n        t = target(x)  # hot networks\n"
+        "    loss(net(x), t).backward()\n    soft_update(target, net)",
+        # it is trained in the loop
+        "for i in x:\n    with torch.no_grad():\n        v = critic(y)  # hot networks\n    opt.step()",
+        # gradients flow through it
+        "for i in range(n):\n    t = target(x)  # hot networks\n    loss(t).backward()",
+        # what it is given changes in place
+        "for i in range(n):\n    with torch.no_grad():\n        t = target(x)  # hot networks\n"
+        "    loss(net(y), t).backward()\n    x.mul_(0.9)",
+        "for i in range(n):\n    with torch.no_grad():\n        t = target(x)  # hot networks\n"
+        "    loss(net(y), t).backward()\n    torch.add(x, 1, out=x)",
+        "def augment(x):\n    x[:, 0] = 0\nfor i in range(n):\n    with torch.no_grad():\n"
+        "        t = target(x)  # hot networks\n    loss(net(y), t).backward()\n    augment(x)",
+        # a function of the script changes what it reads
+        "class A:\n    def move(self):\n        self.batch = self.batch + 1\n    def learn(self):\n"
+        "        for i in range(n):\n            with torch.no_grad():\n"
+        "                t = self.target(self.batch)  # hot networks\n"
+        "            loss(net(y), t).backward()\n            self.move()",
+    ],
     "read_under_a_condition": [
         # read elsewhere, too
         "for t in range(n):\n    v = np.exp(q)  # hot\n    if t % 10 == 0:\n        print(v)\n    act(v)",
@@ -250,6 +294,9 @@ SILENT = {
         "for t in range(n):\n    v = np.exp(q)  # hot\n    if v.max() > 1:\n        print(v)",
         # it has an effect
         "for t in range(n):\n    v = env.step(a)  # hot\n    if t % 10 == 0:\n        print(v)",
+        # nobody knows what it does
+        "def run(cycle):\n    while True:\n        v = cycle()  # hot\n        if begun:\n            n += v",
+        "for t in range(n):\n    v = runner.cycle(t)  # hot\n    if t % 10 == 0:\n        print(v)",
         # gradients may flow through it
         "for t in range(n):\n    v = net(x)  # hot networks\n    if t % 10 == 0:\n        v.backward()",
     ],

@@ -7,18 +7,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hotloop.analysis.lane_contention import with_cost_of_receiving
 from hotloop.analysis.replay import (
     Lane,
     Operation,
-    ReplayEdge,
+    ReplayChannel,
     Trace,
+    pieces_under_way,
     replay,
     scaled,
     with_capacity,
+    with_pieces_under_way,
     with_workers,
-    without_edges,
+    without_channels,
 )
-from hotloop.capture.message_format import MEET, RECEIVE, SEND, WAIT, WAKE
+from hotloop.capture.message_format import MEET, PEEK, RECEIVE, SEND, WAIT, WAKE
 
 ROUNDS = 200
 
@@ -31,16 +34,16 @@ def lane(
     gil: float = 0.0,
     process: int = 0,
 ) -> Lane:
-    """A lane that repeats operations (kind, edge), each after some work in a region of its name."""
+    """A lane that repeats operations (kind, channel), each after some work in a region of its name."""
     operations = tuple(
-        Operation(kind, edge, 0.0, 0.0, 0.0, number) for number in range(ROUNDS) for kind, edge in ops
+        Operation(kind, channel, 0.0, 0.0, 0.0, number) for number in range(ROUNDS) for kind, channel in ops
     )
     stretches = np.array(work * ROUNDS + [0.0])
     return Lane(name, process, operations, stretches, {name: stretches.copy()}, core, gil, name)
 
 
-def edge(capacity: int | None = None, parties: int = 0, kind: str = "queue") -> ReplayEdge:
-    return ReplayEdge("edge", kind, capacity, 0, 0.0, parties)
+def channel(capacity: int | None = None, parties: int = 0, kind: str = "queue") -> ReplayChannel:
+    return ReplayChannel("channel", kind, capacity, 0, 0.0, parties)
 
 
 def per_round(trace: Trace, operations: int = 1) -> float:
@@ -54,7 +57,7 @@ def pipeline(produce: float, learn: float, capacity: int | None = 4, **more: flo
     core, gil = more.get("core", 0.0), more.get("gil", 0.0)
     producer = lane("produce", [(SEND, 0)], [produce], core, gil, process=1)
     learner = lane("learn", [(RECEIVE, 0)], [learn], core, gil)
-    return Trace((learner, producer), (edge(capacity),), 0, 2.0, 1.0)
+    return Trace((learner, producer), (channel(capacity),), 0, 2.0, 1.0)
 
 
 def test_a_pipeline_runs_at_the_pace_of_its_slowest_lane() -> None:
@@ -68,7 +71,7 @@ def test_a_pipeline_runs_at_the_pace_of_its_slowest_lane() -> None:
 def test_request_and_answer_take_turns() -> None:
     driver = lane("policy", [(SEND, 0), (RECEIVE, 1)], [1.0, 0.0])
     worker = lane("env_step", [(RECEIVE, 0), (SEND, 1)], [0.0, 3.0], process=1)
-    trace = Trace((driver, worker), (edge(), edge()), 0, 2.0, 1.0)
+    trace = Trace((driver, worker), (channel(), channel()), 0, 2.0, 1.0)
     assert per_round(trace, 2) == pytest.approx(4)
     assert per_round(scaled(trace, {"env_step": 0.5}), 2) == pytest.approx(2.5)
 
@@ -83,7 +86,7 @@ def test_a_deeper_queue_evens_out_varying_times() -> None:
 
 def test_ranks_wait_for_the_slowest() -> None:
     lanes = tuple(lane(f"rank{i}", [(MEET, 0)], [work], process=i) for i, work in enumerate((2.0, 6.0)))
-    trace = Trace(lanes, (edge(parties=2),), 0, 2.0, 1.0)
+    trace = Trace(lanes, (channel(parties=2),), 0, 2.0, 1.0)
     assert per_round(trace) == pytest.approx(6)
     assert per_round(scaled(trace, {"rank0": 0.5})) == pytest.approx(6)
     assert per_round(scaled(trace, {"rank1": 0.5})) == pytest.approx(3)
@@ -93,7 +96,7 @@ def test_a_wait_ends_when_its_waker_is_there() -> None:
     waker = lane("wake", [(WAKE, 0)], [3.0], process=1)
     waiter = lane("wait", [(WAIT, 0)], [1.0])
     woken = tuple(replace(o, waker=(1, i)) for i, o in enumerate(waiter.operations))
-    trace = Trace((replace(waiter, operations=woken), waker), (edge(),), 0, 2.0, 1.0)
+    trace = Trace((replace(waiter, operations=woken), waker), (channel(),), 0, 2.0, 1.0)
     assert per_round(trace) == pytest.approx(3)
 
 
@@ -118,10 +121,26 @@ def test_more_workers_help_until_the_learner_or_the_cores_are_the_limit() -> Non
     assert per_round(busy) == pytest.approx(3, rel=0.05)  # two cores do the work of two workers
 
 
+def test_a_full_pipe_leaves_the_cores_to_the_learner() -> None:
+    """12 s of work for a message and 4 s to learn from it, on two cores: one message in 8 s at best."""
+    actors = [lane("search", [(SEND, 0)], [12.0], core=1.0, process=1 + i) for i in range(3)]
+    learner = lane("learn", [(RECEIVE, 0)], [4.0], core=1.0)
+
+    def games(capacity: int | None) -> Trace:
+        return Trace((learner, *actors), (channel(capacity, kind="simple_queue"),), 0, 2.0, 1.0)
+
+    assert per_round(games(2)) == pytest.approx(8, rel=0.03)
+    more, _ = with_workers(games(2), [1, 2, 3], 6)
+    assert per_round(more) == pytest.approx(8, rel=0.03)
+    endless, _ = with_workers(games(None), [1, 2, 3], 6)
+    assert per_round(endless) == pytest.approx(14, rel=0.05)  # seven take turns, and messages pile up
+    assert with_capacity(games(2), 64) == games(2)  # no program sets the size of a pipe
+
+
 def test_workers_with_pipes_of_their_own_do_more_in_each_round() -> None:
     driver = lane("policy", [(SEND, 0), (RECEIVE, 1)], [1.0, 0.0])
     worker = lane("env_step", [(RECEIVE, 0), (SEND, 1)], [0.0, 3.0], process=1)
-    trace = Trace((driver, worker), (edge(kind="pipe"), edge(kind="pipe")), 0, 2.0, 1.0)
+    trace = Trace((driver, worker), (channel(kind="pipe"), channel(kind="pipe")), 0, 2.0, 1.0)
     more, rounds = with_workers(trace, [1], 2)
     assert rounds == 2
     assert per_round(more, 4) == pytest.approx(4, rel=0.01)
@@ -132,7 +151,11 @@ def test_workers_with_pipes_of_their_own_do_more_in_each_round() -> None:
 
 def test_a_replay_that_cannot_go_on_says_so() -> None:
     trace = Trace(
-        (lane("a", [(RECEIVE, 0)], [1.0]), lane("b", [(RECEIVE, 1)], [1.0])), (edge(), edge()), 0, 2.0, 1.0
+        (lane("a", [(RECEIVE, 0)], [1.0]), lane("b", [(RECEIVE, 1)], [1.0])),
+        (channel(), channel()),
+        0,
+        2.0,
+        1.0,
     )
     assert replay(trace).stuck
 
@@ -156,12 +179,33 @@ def test_time_that_the_log_does_not_hold_counts() -> None:
 def test_without_a_lock_nobody_waits_for_it() -> None:
     mine = lane("a", [(RECEIVE, 0), (SEND, 0)], [1.0, 2.0], process=0)
     theirs = lane("b", [(RECEIVE, 0), (SEND, 0)], [1.0, 2.0], process=1)
-    lock = ReplayEdge("lock", "lock", None, 1, 0.0)
-    trace = Trace((mine, theirs), (lock, edge()), 0, 2.0, 1.0)
+    lock = ReplayChannel("lock", "lock", None, 1, 0.0)
+    trace = Trace((mine, theirs), (lock, channel()), 0, 2.0, 1.0)
     assert per_round(trace, 2) == pytest.approx(4, rel=0.02)
-    free = without_edges(trace, {0})
+    free = without_channels(trace, {0})
     assert not free.lanes[0].operations
     assert float(free.lanes[0].work.sum()) == pytest.approx(3.0 * ROUNDS)
+
+
+def learners(held: float, free: float, count: int) -> Trace:
+    """Learners that take turns in a lock for `held` seconds each; the first begins in it."""
+    ops = [(SEND, 0), (SEND, 1), (RECEIVE, 0)]
+    first = lane("apply", ops, [held, 0.0, free], process=1)
+    others = [lane("apply", [ops[2], *ops[:2]], [free, held, 0.0], process=2 + i) for i in range(count - 1)]
+    lock = ReplayChannel("lock", "lock", None, 0, 0.0)
+    driver = lane("log", [(RECEIVE, 1)], [0.0])
+    return Trace((driver, first, *others), (lock, channel()), 0, 8.0, 1.0)
+
+
+def test_more_workers_share_one_lock() -> None:
+    trace = learners(5.0, 6.0, 2)
+    assert per_round(trace) == pytest.approx(5.5, rel=0.02)  # each takes 11 s, and seldom waits
+    for count in (3, 4, 6):
+        more, rounds = with_workers(trace, [1, 2], count)
+        assert rounds == 1
+        assert per_round(more) == pytest.approx(5.0, rel=0.02)  # one at a time, however many there are
+    nothing_held = learners(1.0, 9.0, 2)
+    assert per_round(with_workers(nothing_held, [1, 2], 4)[0]) == pytest.approx(2.5, rel=0.03)
 
 
 def loader(decode: float, workers: int) -> Trace:
@@ -171,8 +215,8 @@ def loader(decode: float, workers: int) -> Trace:
     hands = [
         lane("decode", [(RECEIVE, 1 + w), (SEND, 0)], [0.0, decode], process=w + 1) for w in range(workers)
     ]
-    edges = (edge(), *(replace(edge(), backlog=2) for _ in range(workers)))
-    return Trace((driver, *hands), edges, 0, 4.0, 1.0)
+    channels = (channel(), *(replace(channel(), backlog=2) for _ in range(workers)))
+    return Trace((driver, *hands), channels, 0, 4.0, 1.0)
 
 
 def test_fewer_and_more_workers_share_the_work_of_a_loader() -> None:
@@ -183,3 +227,124 @@ def test_fewer_and_more_workers_share_the_work_of_a_loader() -> None:
     assert per_round(one) == pytest.approx(2.0, rel=0.05)
     four, _ = with_workers(trace, [1, 2], 4)
     assert per_round(four) == pytest.approx(0.5, rel=0.05)
+
+
+def test_batches_in_order_come_at_the_pace_of_the_slowest_worker() -> None:
+    """Workers of 4 s and 12 s take turns: two batches in 12 s, and four with two more like them."""
+    trace = loader(4.0, 2)
+    slow = replace(trace.lanes[2], work=3 * trace.lanes[2].work)
+    trace = replace(trace, lanes=(*trace.lanes[:2], slow))
+    assert per_round(trace) == pytest.approx(3.0, rel=0.05)
+    four, _ = with_workers(trace, [1, 2], 4)
+    assert per_round(four) == pytest.approx(1.5, rel=0.05)
+
+
+def test_more_batches_under_way_help_while_workers_lack_work() -> None:
+    """A worker takes 4 s for a piece; the driver asks for another one 3 s after it got a result."""
+    driver = lane("learn", [(RECEIVE, 0), (SEND, 1)], [0.0, 3.0])
+    worker = lane("decode", [(RECEIVE, 1), (SEND, 0)], [0.0, 4.0], process=1)
+    trace = Trace((driver, worker), (channel(), replace(channel(), backlog=1)), 0, 4.0, 1.0)
+    assert pieces_under_way(trace, [1]) == 1
+    three = with_pieces_under_way(trace, [1], 3)
+    assert three is not None and pieces_under_way(three, [1]) == 3
+    assert with_pieces_under_way(three, [1], 1) == trace
+    assert per_round(trace, 2) == pytest.approx(7.0, rel=0.03)
+    assert per_round(three, 2) == pytest.approx(4.0, rel=0.03)
+    assert with_pieces_under_way(pipeline(4, 1), [1], 3) is None  # who only produces gets no work
+
+
+def test_a_receive_that_always_waited_takes_a_core_for_a_while() -> None:
+    learner = lane("learn", [(RECEIVE, 0)], [1.0], core=1.0)
+    waited = tuple(replace(o, latency=0.4) for o in learner.operations)
+    learner = with_cost_of_receiving(replace(learner, operations=waited), 0.25 * ROUNDS)
+    assert {o.cost for o in learner.operations} == {0.25}
+    assert {o.cost for o in with_cost_of_receiving(learner, 9.0 * ROUNDS).operations} == {0.4}
+    assert with_cost_of_receiving(learner, -1.0) is learner
+    trace = Trace((learner, lane("produce", [(SEND, 0)], [0.5], process=1)), (channel(4),), 0, 4.0, 1.0)
+    assert per_round(trace) == pytest.approx(1.25, rel=0.02)  # though the producer needs half a second
+
+
+def server(learn: float, simulate: float, chooses: bool = True) -> Trace:
+    """A learner asks a server for batches (channels 0 and 1), and an actor adds to it (channel 2)."""
+    learner = lane("learn", [(SEND, 0), (RECEIVE, 1)], [learn, 0.0])
+    actor = lane("simulate", [(SEND, 2)], [simulate], process=1)
+    serve = [(PEEK, 0), (RECEIVE, 0), (SEND, 1), (PEEK, 2), (RECEIVE, 2)]
+    holder = lane("serve", serve, [0.0, 0.0, 0.5, 0.0, 0.0], process=2)
+    if chooses:
+        holder = replace(holder, chooses=frozenset((0, 2)))
+    return Trace((learner, actor, holder), (channel(), channel(), channel()), 0, 8.0, 1.0)
+
+
+def test_whoever_comes_first_is_served_first() -> None:
+    assert per_round(server(4, 4.5), 2) == pytest.approx(4.5, rel=0.02)
+    assert per_round(scaled(server(4, 4.5), {"learn": 0.5}), 2) == pytest.approx(2.5, rel=0.02)
+    in_order = scaled(server(4, 4.5, chooses=False), {"learn": 0.5})
+    assert per_round(in_order, 2) == pytest.approx(4.5, rel=0.02)  # it would wait for the actor each time
+    assert per_round(server(4, 100), 2) == pytest.approx(4.5, rel=0.02)  # a late actor holds nobody up
+
+
+def test_a_server_serves_more_workers() -> None:
+    workers = [lane("simulate", [(SEND, 2 * i), (RECEIVE, 2 * i + 1)], [3.0, 0.0], process=i) for i in (0, 1)]
+    serve = [(PEEK, 0), (RECEIVE, 0), (SEND, 1), (PEEK, 2), (RECEIVE, 2), (SEND, 3)]
+    driver = replace(lane("serve", serve, [0.0, 0.0, 1.0] * 2, process=2), chooses=frozenset((0, 2)))
+    trace = Trace((driver, *workers), (channel(),) * 4, 0, 8.0, 1.0)
+    assert per_round(trace, 3) == pytest.approx(2, rel=0.02)  # each asks every 4 s, the server takes 1 s
+    more, rounds = with_workers(trace, (1, 2), 4)
+    assert rounds == 1 and len(more.lanes) == 5
+    assert per_round(more, 3) == pytest.approx(1, rel=0.02)
+
+
+def test_a_lane_that_sleeps_needs_the_gil_only_for_the_rest() -> None:
+    """Three threads sleep 2 s and compute 2 s in turn: the GIL is full, and only computing less helps."""
+
+    def actor(process: int) -> Lane:
+        made = lane("act", [(SEND, 0)], [4.0], core=0.5, gil=0.5, process=process)
+        half = made.work / 2
+        return replace(made, regions={"fetch": half, "physics": half}, on_core={"fetch": 0.0, "physics": 1.0})
+
+    learner = lane("learn", [(RECEIVE, 0)], [0.0], process=1)
+    trace = Trace((learner, *(actor(0) for _ in range(3))), (channel(),), 0, 8.0, 1.0)
+    assert per_round(trace) == pytest.approx(2, rel=0.05)
+    assert per_round(scaled(trace, {"physics": 0.5})) == pytest.approx(1, rel=0.1)
+    assert per_round(scaled(trace, {"fetch": 0.5})) == pytest.approx(2, rel=0.05)
+
+
+def pool(rounds_of: int, in_turn: bool) -> Trace:
+    """A driver that hands pieces of work to a pool, which sends back results.
+
+    In turn: one for each result; otherwise in rounds, and it waits for all of them.
+    """
+    ops = [(RECEIVE, 1), (SEND, 0)] if in_turn else [(SEND, 0)] * rounds_of + [(RECEIVE, 1)] * rounds_of
+    driver = lane("learn", ops, [0.0] * len(ops))
+    times = (4.0, 4.1) if in_turn else (4.0, 4.0)
+    workers = [lane("step", [(RECEIVE, 0), (SEND, 1)], [0.0, s], process=i) for i, s in enumerate(times)]
+    waiting = replace(channel(kind="thread_queue"), backlog=2 if in_turn else 0)
+    trace = Trace((driver, *workers), (waiting, channel(kind="thread_queue")), 0, 8.0, 1.0)
+    return timed(trace)
+
+
+def timed(trace: Trace) -> Trace:
+    """The trace with begin and end of every operation as the replay has them."""
+    lanes = list(trace.lanes)
+    for number, one in enumerate(lanes):
+        ends = replay(replace(trace, driver=number)).times
+        begins = np.concatenate([[0.0], ends[:-1]]) + one.work[: len(ends)]
+        done = zip(one.operations, begins, ends, strict=False)
+        operations = tuple(replace(o, begin=float(begin), end=float(end)) for o, begin, end in done)
+        lanes[number] = replace(one, operations=operations, work=one.work[: len(operations) + 1])
+    return replace(trace, lanes=tuple(lanes))
+
+
+def test_more_workers_of_a_driver_that_keeps_them_busy_have_more_under_way() -> None:
+    trace = pool(2, in_turn=True)
+    assert per_round(trace, 2) == pytest.approx(1 / (1 / 4 + 1 / 4.1), rel=0.02)
+    assert per_round(with_workers(trace, (1, 2), 4)[0], 2) == pytest.approx(0.5 / (1 / 4 + 1 / 4.1), rel=0.05)
+
+
+def test_more_workers_than_a_round_of_work_has_pieces_give_nothing() -> None:
+    trace = pool(2, in_turn=False)
+    assert per_round(trace, 4) == pytest.approx(4, rel=0.02)
+    assert per_round(with_workers(trace, (1, 2), 4)[0], 4) == pytest.approx(4, rel=0.02)
+    trace = pool(4, in_turn=False)
+    assert per_round(trace, 8) == pytest.approx(8, rel=0.02)
+    assert per_round(with_workers(trace, (1, 2), 4)[0], 8) == pytest.approx(4, rel=0.05)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from hotloop.analysis.advice.run_view import RunView
+from hotloop.analysis.advice.run_view import RunView, view_run
+from hotloop.analysis.explain import explain_without_advice
+from hotloop.testing.captures import Spec, make_capture
 
 PID = 7
 
@@ -42,3 +45,14 @@ def test_the_number_of_envs_is_recorded(entries: list[dict[str, Any]], envs: int
 
 def test_without_a_record_the_counts_decide() -> None:
     assert view(1200).recorded_envs is None
+
+
+@pytest.mark.parametrize(("entries", "steps"), [([], 400), ([{"pid": PID, "evaluates": True}], 0)])
+def test_steps_of_evaluations_are_no_steps_of_training(entries: list[dict[str, Any]], steps: int) -> None:
+    """Offline RL steps envs only to see how good its policy is; a region of the script may mean anything."""
+    step = make_capture({"env_step": Spec(400, 1e5), "backward": Spec(4000, 1e6)}, updates=4000)
+    found = view_run(replace(step, facts=step.facts | {"libraries": entries}), explain_without_advice(step))
+    assert found is not None
+    for one in entries:
+        one["pid"] = found.process.pid
+    assert found.env_steps == steps

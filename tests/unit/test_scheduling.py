@@ -16,6 +16,7 @@ from hotloop.capture import layout
 from hotloop.capture.read_samples import NO_SCHEDSTAT
 from hotloop.capture.sections import Section
 from hotloop.instrument.bootstrap import library_threads
+from hotloop.measure import origin
 from hotloop.measure.core_choice import CoreName
 from hotloop.testing.fakes import FakeClock
 
@@ -141,3 +142,16 @@ def test_a_failing_setting_is_only_a_warning(core: CoreName, clock: FakeClock) -
 def test_threads_of_torch_are_known_once_it_is_loaded() -> None:
     torch = pytest.importorskip("torch")
     assert library_threads()["torch"] == torch.get_num_threads()
+
+
+def test_what_a_process_has_become_is_written_at_once(
+    profiler: Profiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with profiler.profile("before"):
+        pass
+    monkeypatch.setattr(origin, "more", lambda: {"ray": "worker", "actor": "Runner"})
+    (process,) = profiler.capture().processes
+    assert process.origin is not None and process.origin.actor == ""
+    profiler.origin_changed()  # without it, with the next window that is due: a killed process has none
+    (process,) = profiler.capture().processes
+    assert process.origin.actor == "Runner"

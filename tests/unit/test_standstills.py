@@ -124,6 +124,20 @@ def test_a_long_call_is_no_standstill(
     assert explain(capture).stood_still_ns == 0
 
 
+@pytest.mark.parametrize("pause_ms", [0, 1500, PAUSE_MS])
+def test_a_process_that_waits_is_sampled_less_often(
+    profiler: Profiler, clock: FakeClock, pause_ms: int
+) -> None:
+    process = a_run(profiler, clock, paused=False).processes[0]
+    busy, end = process.samples, int(process.samples["time_ns"][-1])
+    waiting = np.zeros(20, dtype=SAMPLE_DTYPE)
+    waiting["time_ns"] = end + np.arange(1, 21, dtype=np.uint64) * 800 * MS  # half a second each, at random
+    waiting["time_ns"][10:] += pause_ms * MS
+    waiting["weight_ns"] = 500 * MS
+    process = replace(process, threads=(), samples=np.concatenate([busy, waiting]))
+    assert len(standstills(process)) == (pause_ms == PAUSE_MS)
+
+
 def test_messages_and_single_calls_move_with_the_clock(profiler: Profiler, clock: FakeClock) -> None:
     capture = a_run(profiler, clock, paused=True)
     process, thread = capture.processes[0], capture.threads[0]

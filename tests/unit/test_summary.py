@@ -9,7 +9,17 @@ import pytest
 
 from hotloop._util.errors import CaptureError
 from hotloop.capture.model import Node, Process, Progress, merged
-from hotloop.capture.summary import Summary, fold, load_summary, role_of, save_summary, span_of, to_json
+from hotloop.capture.summary import (
+    FOLDER,
+    Summary,
+    fold,
+    load_summary,
+    read_folded,
+    role_of,
+    save_summary,
+    span_of,
+    to_json,
+)
 from hotloop.testing.clusters import make_node_processes
 
 NODES, PROCESSES = 4, 20
@@ -122,3 +132,25 @@ def test_mistakes_get_one_sentence(whole: Summary, span: tuple[int, int], tmp_pa
     (tmp_path / "damaged.json").write_text(json.dumps(data))
     with pytest.raises(CaptureError, match="is damaged"):
         load_summary(tmp_path / "damaged.json")
+
+
+def test_the_roles_of_all_summaries_of_a_capture_are_read_together(
+    processes: list[list[Process]], span: tuple[int, int], whole: Summary, tmp_path: Path
+) -> None:
+    begin, end = span
+    (tmp_path / FOLDER).mkdir()
+    for number, node in enumerate(processes):  # sent at different moments
+        save_summary(fold(node, begin, end - number), tmp_path / FOLDER / f"{number}.json")
+    (tmp_path / FOLDER / "x.json").write_text("{}")
+    warnings: list[str] = []
+    found = {role.name: role for role in read_folded(tmp_path, warnings)}
+    assert len(warnings) == 1 and "x.json" in warnings[0]
+    assert sum(role.members for role in found.values()) == NODES * PROCESSES
+    runner, exact = found["EnvRunner"], whole.roles["EnvRunner"]
+    assert (runner.nodes, runner.members, runner.progress) == (NODES, exact.members, exact.progress)
+    assert (runner.running, runner.waiting) == pytest.approx((exact.running.mean, exact.waiting.mean))
+    assert runner.least <= runner.running <= runner.most and runner.busiest == exact.running.most[1]
+    half = runner.between(begin, (begin + end) // 2).progress.env_steps
+    rest = runner.between((begin + end) // 2, end).progress.env_steps
+    assert 0 < half < runner.progress.env_steps and abs(half + rest - runner.progress.env_steps) <= 1
+    assert read_folded(tmp_path / "nothing", warnings) == ()

@@ -8,10 +8,12 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from hotloop.analysis.critical_chain import find_limit
 from hotloop.analysis.data_parallel import data_parallel_sentences
+from hotloop.analysis.explain import explain
 from hotloop.analysis.find_system import find_system
 from hotloop.analysis.services import is_no_worker
-from hotloop.analysis.system import States, System
+from hotloop.analysis.system import Edge, Role, States, System
 from hotloop.analysis.tree import driving_thread
 from hotloop.analysis.utilisation import working_processes
 from hotloop.capture.channels import Channel, ChannelUse
@@ -26,9 +28,11 @@ from hotloop.capture.samples import (
     SampledPath,
     Sampling,
 )
+from hotloop.capture.scheduling import Scheduling
 from hotloop.report.pen import Pen
 from hotloop.report.system_html import whole_system as html_system
 from hotloop.report.system_text import whole_system
+from hotloop.report.text import thread_sentences
 from hotloop.testing.captures import START_NS, ProcessSpec, Spec, ThreadSpec, make_capture
 
 SB3_WORKER = "stable_baselines3.common.vec_env.subproc_vec_env._worker"
@@ -130,6 +134,31 @@ def sampled(capture: Capture, process: int, rows: list[tuple[int, int, int]]) ->
     return dataclasses.replace(capture, processes=tuple(processes))
 
 
+def test_who_asks_again_and_again_waits_although_it_is_on_a_core() -> None:
+    """As PufferLib's processes: the learner spins 60 % of its time, the worker 30 %."""
+    spins = {"ipc_wait": Spec(100, 0.0, {"spin_wait": Spec(100, 6e6)}), "train": Spec(100, 4e6)}
+    worker = {"ipc_wait": Spec(100, 0.0, {"spin_wait": Spec(100, 3e6)}), "env_step": Spec(100, 7e6)}
+    made = make_capture(spins, updates=100, unattributed=0.0, processes=[ProcessSpec([ThreadSpec(worker)])])
+    made = with_origins(made, [Origin("train.py"), Origin("train.py", "pufferlib.vector._worker_process")])
+    for process, spun in ((0, 60), (1, 30)):
+        thread = made.processes[process].threads[0]
+        made = sampled(made, process, [(RUNNING, 0, 2)] * 100)
+        at = [path[-1] if path else "" for path in thread.paths].index("spin_wait")
+        made.processes[process].samples["node"] = [at] * spun + [0] * (100 - spun)
+    found = system_of(made)
+    learner, env_worker = found.members
+    assert learner.states.waiting == pytest.approx(0.6) and learner.states.running == pytest.approx(0.4)
+    assert env_worker.states.waiting == pytest.approx(0.3, abs=0.02) and total(
+        env_worker.states
+    ) == pytest.approx(1)
+    assert "spin_wait" not in learner.busiest
+    said = next(text for text in found.sentences if "on a core while" in text)
+    assert said.startswith("Learner and env worker stay on a core while they wait, asking again and again")
+    assert said.endswith("0.9 cores in all.")
+    few = system_of(dataclasses.replace(made, facts=made.facts | {"machine": {"cores_granted": 1}}))
+    assert any("You have 1, so waiting takes cores from those who work" in text for text in few.sentences)
+
+
 def test_a_driver_in_a_librarys_wait_is_blocked_and_not_without_a_core() -> None:
     """As in `ray.get`: 74 % of its samples sleep in a wait nobody has told us about."""
     made = make_capture({"train": Spec(100, 1e6)}, updates=100)
@@ -147,6 +176,22 @@ def test_a_thread_that_sleeps_on_the_gil_waits_for_it() -> None:
     (member,) = system_of(sampled(made, 0, rows)).members
     assert member.states.gil == pytest.approx(0.3)
     assert member.blocked == ()
+
+
+@pytest.mark.parametrize(("samples", "gil"), [(2, 0.0), (40, 0.5)])
+def test_two_samples_of_a_sleeping_thread_do_not_say_what_it_sleeps_for(samples: int, gil: float) -> None:
+    """TensorBoard's writer on a crowded machine: it waits for its queue, and was sampled on its way out."""
+    made = make_capture({"queue_wait": Spec(50, 1e7), "write": Spec(50, 1e7)}, unattributed=0.0)
+    made = sampled(made, 0, [(SLEEPING, REASONS.index("gil"), 2)] * samples)
+    thread = made.processes[0].threads[0]
+    times = np.array([thread.start_ns, thread.end_ns], dtype=np.uint64)
+    half = np.array([0, (thread.end_ns - thread.start_ns) // 2], dtype=np.uint64)
+    counted = dataclasses.replace(thread, scheduling=Scheduling(times, half, half * 0, None, None))
+    process = dataclasses.replace(made.processes[0], threads=(counted,))
+    (member,) = system_of(dataclasses.replace(made, processes=(process,))).members
+    assert member.states.running == pytest.approx(0.5)
+    assert member.states.gil == pytest.approx(gil)
+    assert member.states.waiting == pytest.approx(0.5 - gil)
 
 
 # -- edges, barriers, the chain --------------------------------------------------------------------
@@ -259,6 +304,20 @@ def test_the_rank_that_waits_least_is_the_straggler() -> None:
     assert found.limit.why.startswith("Rank 1 is the limit")
 
 
+@pytest.mark.parametrize(("world", "told"), [(1, False), (2, True)])
+def test_a_capture_of_some_ranks_says_that_others_are_elsewhere(world: int, told: bool) -> None:
+    """As on one computer of several, where what the rank waits for cannot be seen."""
+    waits = {"collective": Spec(100, 8e5, category="wait"), "backward": Spec(100, 2e5)}
+    made = with_origins(
+        make_capture(waits, updates=100, cpu=0.2), [Origin("ddp.py", rank=0, world_size=world)]
+    )
+    sentence = "Only 1 of 2 ranks is in this capture."
+    assert explain(made).headline.startswith(sentence) == told
+    text = whole_system(system_of(made), Pen(80))
+    assert (sentence in text.replace("\n  ", " ")) == told
+    assert "env workers" not in " ".join(thread_sentences(explain(made)))
+
+
 def test_threads_of_a_launcher_are_not_counted_for_oversubscription() -> None:
     rank = ProcessSpec([ThreadSpec({"backward": Spec(100, 1e6)}, updates=100)], "ddp.py")
     made = make_capture({"between waits": Spec(100, 1e6)}, processes=[rank, rank])
@@ -331,3 +390,16 @@ def test_a_service_never_drives_training() -> None:
     assert driver is not None and driver[0] is first
     found = driving_thread(dataclasses.replace(made, processes=(monitor,)))
     assert found is not None and found[0] is monitor  # there is nothing else
+
+
+def test_a_thread_of_which_hardly_anything_is_known_is_not_the_limit() -> None:
+    """As threads of Ray's actors, which the kernel hardly ever showed."""
+    found = system_of(vector_env(1e5, 7e5))
+    seen = [dataclasses.replace(m, states=States(0.5, 0.0, 0.5, 0.0, 0.0)) for m in found.members]
+    hardly = dataclasses.replace(
+        seen[0], kind="thread", role=2, states=States(0.01, 0.04, 0.05, 0.0, 0.0, 0.9)
+    )
+    role = Role("thread", "threads Dummy", (len(seen),), hardly.states, slack=0.05)
+    edge = Edge("ring", "ring", 1, len(seen), None, None, 0, 1)
+    limit = find_limit([*seen, hardly], [*found.roles, role], [edge], [], None)
+    assert limit.role is not None and limit.role != 2 and "Dummy" not in limit.why

@@ -13,7 +13,7 @@ from hotloop.analysis.advice.run_view import RunView, view_run
 from hotloop.analysis.advice.system_gains import combined_in_system, gain_in_system, with_system_gain
 from hotloop.analysis.explain import explain_without_advice
 from hotloop.analysis.findings import Claim, Recommendation
-from hotloop.analysis.replay import Lane, Operation, ReplayEdge, Trace, replay
+from hotloop.analysis.replay import Lane, Operation, ReplayChannel, Trace, replay
 from hotloop.analysis.what_ifs import WhatIfs
 from hotloop.capture.message_format import RECEIVE, SEND
 from hotloop.testing.captures import Spec, make_capture
@@ -48,7 +48,7 @@ def system(produce: float, learn: float) -> RunView:
     process, thread = capture.processes[0], capture.threads[0]
     learner = lane("learn", RECEIVE, learn, (process.pid, thread.native_id), 0)
     producer = lane("produce", SEND, produce, (process.pid + 1, process.pid + 1), 1)
-    trace = Trace((learner, producer), (ReplayEdge("edge", "queue", 4, 0, 0.0),), 0, 2.0, 1.0)
+    trace = Trace((learner, producer), (ReplayChannel("channel", "queue", 4, 0, 0.0),), 0, 2.0, 1.0)
     times = replay(trace).times
     done = tuple(replace(o, end=end) for o, end in zip(learner.operations, times, strict=False))
     learner = replace(learner, operations=done + learner.operations[len(done) :])

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 from hotloop._util.errors import HotloopError
+from hotloop.analysis.replay import Lane, Operation, ReplayChannel, Trace
 from hotloop.analysis.what_ifs import WhatIfs, parse_change
 from hotloop.capture import message_format as messages
 from hotloop.capture.message_format import RECEIVE, RECORD, SEND
 from hotloop.capture.messages import read_messages
 from hotloop.capture.open_capture import open_capture
 from hotloop.cli.main import main
-from hotloop.instrument.messages import MessageLog
+from hotloop.instrument.channels.message_log import MessageLog
 from hotloop.measure.profiler import default
 from hotloop.testing.captures import Spec, make_capture
 from tests.cli import hotloop
@@ -82,17 +83,17 @@ def test_a_change_that_is_not_understood_is_refused(text: str) -> None:
 def test_messages_are_read_as_they_were_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(default, "folder", tmp_path)
     monkeypatch.setattr(type(default), "is_recording", property(lambda self: True))
-    monkeypatch.setattr("hotloop.instrument.messages.RECORDS", 8)
+    monkeypatch.setattr("hotloop.instrument.channels.message_log.RECORDS", 8)
     log = MessageLog()
-    edge = log.edge("queue 1", "queue", capacity=4)
-    assert log.edge("queue 1", "queue") == edge
+    channel = log.channel("queue 1", "queue", capacity=4)
+    assert log.channel("queue 1", "queue") == channel
     before = default.recorder.flags
     for number in range(11):
-        log.write(edge, SEND if number % 2 else RECEIVE, 10 * number + 1, 10 * number + 5)
+        log.write(channel, SEND if number % 2 else RECEIVE, 10 * number + 1, 10 * number + 5)
     default.recorder.flags = before
     (found,), unreadable = read_messages(tmp_path)
     assert not unreadable
-    assert found.total == 11 and found.edges[0].capacity == 4
+    assert found.total == 11 and found.channels[0].capacity == 4
     assert found.records["begin_ns"].tolist() == [10 * n + 1 for n in range(3, 11)]  # the ring holds the last
     assert found.records["count"].tolist() == [2, 3, 3, 4, 4, 5, 5, 6]
 
@@ -159,16 +160,55 @@ def test_recorded_processes_do_not_import_numpy_for_it() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_threads_that_log_at_once_get_edges_of_their_own() -> None:
+def test_threads_that_log_at_once_get_channels_of_their_own() -> None:
     log = MessageLog()
     found: dict[str, int] = {}
 
     def ask(name: str) -> None:
-        found[name] = log.edge(name, "queue")
+        found[name] = log.channel(name, "queue")
 
     threads = [threading.Thread(target=ask, args=(f"queue {n}",)) for n in range(32)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {log.edges[number]["key"]: number for number in found.values()} == found
+    assert {log.channels[number]["key"]: number for number in found.values()} == found
+
+
+def test_a_slow_member_that_holds_training_up_is_a_straggler() -> None:
+    def system(slow: float, shared: bool = False) -> WhatIfs:
+        channels = [ReplayChannel("a", "pipe", None, 0, 0.0) for _ in range(4)]
+
+        def lane(name: str, process: int, kinds: list[tuple[int, int]], work: list[float]) -> Lane:
+            done = tuple(
+                Operation(kind, channel, 0.0, 0.0, 0.0) for _ in range(100) for kind, channel in kinds
+            )
+            stretches = np.array(work * 100 + [0.0])
+            return Lane(name, process, done, stretches, {name: stretches.copy()}, 0.0, 0.0, name.split()[0])
+
+        first, second = (0, 0) if shared else (0, 2)
+        asks = [(SEND, first), (SEND, second), (RECEIVE, 1), (RECEIVE, 3)]
+        lanes = (
+            lane("learn", 0, asks, [1.0, 0.0, 0.0, 0.0]),
+            lane("step 1", 1, [(RECEIVE, first), (SEND, 1)], [0.0, 2.0]),
+            lane("step 2", 2, [(RECEIVE, second), (SEND, 3)], [0.0, slow]),
+        )
+        model = WhatIfs(make_capture({"learn": Spec(10, 1e6)}))
+        model.__dict__["trace"] = Trace(lanes, tuple(channels), 0, 4.0, 300.0)
+        return model
+
+    assert system(2.0).straggler == ""
+    assert system(2.5).straggler == "step 2"
+    assert system(2.5, shared=True).straggler == ""  # both take what comes: nobody has a share of its own
+
+
+def test_a_thread_that_waits_for_what_was_not_recorded_has_no_answer() -> None:
+    """An event loop whose tasks sleep: neither Amdahl's law nor a replay says what they would give."""
+    model = WhatIfs(make_capture({"learn": Spec(100, 1e6), "ipc_wait": Spec(100, 9e6)}))
+    answer = model.predict([parse_change("learn=2x")])
+    assert answer.speed_up is None and "waits 85 % of the time, and not for a recorded" in answer.why
+    assert answer.amdahl == pytest.approx(1 / 0.95, rel=0.01)
+    assert model.limit.regime == "unknown" and "waits 85 %" in model.limit.sentence
+    busy = WhatIfs(make_capture({"learn": Spec(100, 9e6), "ipc_wait": Spec(100, 0.5e6)}))
+    assert busy.predict([parse_change("learn=2x")]).speed_up is not None
+    assert busy.limit.region == "learn"

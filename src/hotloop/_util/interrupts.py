@@ -4,7 +4,7 @@ Python runs signal handlers between two instructions of the main thread, so that
 out of a line of ours. Such an exception belongs to the user and must be passed on; our own must not be.
 An `except` clause is not enough: the usual exception of a timeout, TimeoutError, is an OSError. Functions of
 the standard library swallow such exceptions, too (`Path.mkdir`, `os.path.realpath`, `importlib.metadata`), so
-what calls them runs in a thread of its own, where Python runs no signal handlers: see `undisturbed`.
+what calls them runs in a separate thread, where Python runs no signal handlers: see `undisturbed`.
 """
 
 from __future__ import annotations
@@ -139,8 +139,7 @@ def _came_in(innermost: TracebackType, error: Exception) -> bool:
         return False  # code of the user's that we have called
     if code.co_code[innermost.tb_lasti] in _HARMLESS:
         return True
+    # Else it is the user's if its class is.
     name = type(error).__module__
     file = getattr(sys.modules.get(name), "__file__", None) or ""
-    return (
-        name.partition(".")[0] not in _NOT_THE_USERS and "-packages" not in file
-    )  # a class of the user's own
+    return name.partition(".")[0] not in _NOT_THE_USERS and "-packages" not in file

@@ -94,7 +94,7 @@ def node_actor(name: str, target: str) -> type:
             import importlib
             import sys
 
-            self.problem = ""
+            self.problem = "has no hotloop"
             self.made: Any = None
             try:
                 try:
@@ -102,6 +102,7 @@ def node_actor(name: str, target: str) -> type:
                 except ImportError:
                     sys.path.append(home)
                     package = importlib.import_module("hotloop._util")
+                self.problem = "cannot run our code"
                 found = getattr(package, "HOTLOOP_VERSION", "of unknown version")
                 if found != version:
                     self.problem = f"has hotloop {found}, and this is {version}"
@@ -109,7 +110,7 @@ def node_actor(name: str, target: str) -> type:
                     module, _, of = target.partition(":")
                     self.made = getattr(importlib.import_module(module), of)(*args)
             except ImportError as error:
-                self.problem = f"cannot run our code ({error})"
+                self.problem = f"{self.problem} ({error})"
 
         def ask(self, question: str, *args: Any) -> Any:
             return (self.problem, None) if self.made is None else ("", getattr(self.made, question)(*args))

@@ -47,9 +47,8 @@ class Redacted:
     """Words without secrets."""
 
     words: tuple[str, ...]
-    names: tuple[
-        str, ...
-    ]  # of the arguments whose values were taken out; `argument 3` for one without a name
+    # Of the arguments whose values were taken out; `argument 3` for one without a name.
+    names: tuple[str, ...]
     values: tuple[str, ...]  # what was taken out
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hotloop.analysis.findings import AnnotatedFile, AnnotatedLine
-from hotloop.analysis.hot_lines import LineSamples, line_of
+from hotloop.analysis.line_samples import LineSamples, line_of
 
 LEAST_SHARE = 0.001  # of training; lines below are kept as neighbours only
 CONTEXT = 2  # lines before and after a line that counts

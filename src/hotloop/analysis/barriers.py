@@ -111,10 +111,9 @@ def _busy(thread: Thread | None) -> Floats:
     end = start + waits["duration_ns"][order].astype(np.float64)
     if len(start) < 2:
         return np.zeros((0, 2))
-    together = (
-        end.astype(np.int64) >> layout.ROUND_BURST_SHIFT
-    )  # calls are kept in bursts: none is missing inside
-    kept = (together[1:] == together[:-1]) & ((together[1:] & layout.ROUND_BURST_MASK) == 0)
+    # Calls are kept in bursts, inside of which none is missing.
+    burst = end.astype(np.int64) >> layout.ROUND_BURST_SHIFT
+    kept = (burst[1:] == burst[:-1]) & ((burst[1:] & layout.ROUND_BURST_MASK) == 0)
     found: Floats = np.stack([end[:-1], start[1:]], axis=1)[kept]
     return found
 

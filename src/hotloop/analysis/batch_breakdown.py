@@ -154,7 +154,7 @@ def _sums(flat: FlatTree) -> dict[str, int]:
 def _part(name: str, kind: str, above: str, simulated: bool) -> str:
     """The part of a region inside a region of part `above` ("" directly in the batch).
 
-    If the simulator has a region of its own (`simulated`), what a library does around it counts as the
+    If the simulator has its own region (`simulated`), what a library does around it counts as the
     library's work, not the environment's.
     """
     if kind == "hotloop":

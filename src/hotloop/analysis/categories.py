@@ -120,7 +120,10 @@ def _by_its_words(name: str) -> tuple[str, bool]:
         if lower.startswith(prefix):
             return kind, kind in _NETWORK
     # Splits `SnakeEnv.step_wait`, `replay-sample` and `env_step/rgb` into words.
-    found = [_WORD_OF[w] for w in (p.lower() for p in _PIECES.findall(name)) if w in _WORD_OF]
+    words = [piece.lower() for piece in _PIECES.findall(name)]
+    if "priority" in words:  # a heap is no channel to another process
+        words = [word for word in words if word != "queue"]
+    found = [_WORD_OF[word] for word in words if word in _WORD_OF]
     if not found:
         return "", False
     kind = min(found)[1]

@@ -35,7 +35,7 @@ def _nodes(capture: Capture) -> str:
     names = []
     for node in capture.nodes[:6]:
         role = "driver, " if node.driver else ""
-        number = count.get(node.node, 0)
+        number = count.get(node.node, 0) + node.folded
         names.append(f"{node.name}: {role}{number} process{'' if number == 1 else 'es'}")
     more = f"; and {len(capture.nodes) - 6} more" if len(capture.nodes) > 6 else ""
     others = [node for node in capture.nodes if not node.driver]

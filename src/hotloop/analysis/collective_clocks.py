@@ -48,11 +48,13 @@ def offset_between(here: Sequence[MessageLog], there: Sequence[MessageLog]) -> O
 
 
 def _meetings(log: MessageLog) -> dict[tuple[str, int], tuple[int, int]]:
-    """Collectives of one rank by edge and number: when it entered, when it left."""
-    edges = {number: edge.key for number, edge in enumerate(log.edges) if edge.kind == "collective"}
+    """Collectives of one rank by channel and number: when it entered, when it left."""
+    keys = {
+        number: channel.key for number, channel in enumerate(log.channels) if channel.kind == "collective"
+    }
     found = {}
     for row in log.records[log.records["kind"] == MEET]:
-        key = edges.get(int(row["edge"]))
+        key = keys.get(int(row["channel"]))
         if key is not None:
             found[key, int(row["count"])] = (int(row["begin_ns"]), int(row["end_ns"]))
     return found

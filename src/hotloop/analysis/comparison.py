@@ -299,7 +299,7 @@ def _median(values: Sequence[float]) -> float | None:
 def rank_comparison(found: Comparison, combination: VariantComparison | None = None) -> RankedTable:
     """The variants by measured gain, with what the plan expected of each.
 
-    `combination` is the comparison of several variants together, which were measured in runs of their own.
+    `combination` is the comparison of several variants together, which was measured in separate runs.
     """
     compared = [*found.compared, *([combination] if combination else [])]
     rows = [VariantVerdict(row.variant.name, row.verdict) for row in compared]

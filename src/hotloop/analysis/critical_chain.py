@@ -7,12 +7,15 @@ from itertools import pairwise
 
 from hotloop._util.units import duration, percent
 from hotloop.analysis.system import Barrier, ChainLink, Edge, Limit, Member, Role
+from hotloop.capture.region_names import SPINNING_REGIONS
 
+MOST_SPINNING = 4  # that are named
 NOTABLE = 0.05  # share of a member's time; shorter waits are not followed
 CORES_BUSY = 0.9  # cores used / cores granted
 NO_CORE = 0.1  # share of the time that working threads wanted a core and had none
 OTHERS_BUSY = 0.4  # the same, when this run alone does not fill the cores
 WORKS = 0.2  # share of its time that a thread without messages has to work to count
+HARDLY_SEEN = 0.5  # share of its time of which nothing is known
 GIL_BUSY = 0.8  # threads of one process that run, added up
 
 
@@ -159,6 +162,8 @@ def find_limit(
             )
             return Limit("gil", first, following, None, why)
     name, verb = f"The {roles[first].name}", "is" if len(roles[first].members) == 1 else "are"
+    if verb == "is" and roles[first].kind == "rank":
+        name = _capital(roles[first].name)
     for barrier in barriers:
         if barrier.role == first and barrier.pattern == "steady":
             slow = max(barrier.members, key=lambda one: one.mean_ns)
@@ -175,6 +180,8 @@ def _counts(member: Member, connected: bool) -> bool:
     """Whether a member takes part in training: it drives it, exchanges messages, or works a lot."""
     if member.kind in ("learner", "rank", "collector"):
         return True
+    if member.kind == "thread" and member.states.unknown > HARDLY_SEEN:
+        return False
     return connected or member.states.running + member.states.ready >= WORKS
 
 
@@ -210,12 +217,41 @@ def _gain(first: float, following: float) -> float | None:
     return max(first / following, 1.0)
 
 
+def _spinning(members: Sequence[Member], cores: float | None) -> list[str]:
+    """Who takes a core while it waits."""
+    spins = {
+        number: sum(
+            region.share * (region.states.running + region.states.ready)
+            for region in member.regions
+            if region.path and region.path[-1] in SPINNING_REGIONS
+        )
+        for number, member in enumerate(members)
+    }
+    spins = {number: share for number, share in spins.items() if share >= NOTABLE}
+    if not spins:
+        return []
+    names = [members[number].name for number in sorted(spins, key=lambda number: -spins[number])]
+    who = (
+        f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= MOST_SPINNING else f"{len(names)} threads"
+    )
+    stays = "stay on a core while they wait"
+    if len(names) == 1:
+        who, stays = names[0], "stays on a core while it waits"
+    text = f"{_capital(who)} {stays}, asking again and again whether there is something to do"
+    text += f": {sum(spins.values()):.1f} cores in all"
+    if cores is not None and len(names) > cores:
+        text += f". You have {cores:g}, so waiting takes cores from those who work: use fewer workers"
+    return [f"{text}."]
+
+
 # -- further sentences -----------------------------------------------------------------------------
 
 
-def sentences(members: Sequence[Member], roles: Sequence[Role], barriers: Sequence[Barrier]) -> list[str]:
-    """Stragglers and imbalance, in words."""
-    found = []
+def sentences(
+    members: Sequence[Member], roles: Sequence[Role], barriers: Sequence[Barrier], cores: float | None
+) -> list[str]:
+    """Stragglers, imbalance and spinning, in words."""
+    found = _spinning(members, cores)
     for barrier in barriers:
         if barrier.pattern == "even":
             continue

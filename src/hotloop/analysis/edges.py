@@ -14,8 +14,8 @@ from hotloop.capture.model import Capture, Node
 from hotloop.capture.region_names import COLLECTIVE_REGIONS, RAY_IDLE, RAY_WAIT_FOR
 from hotloop.capture.samples import FOR_THE_GIL, RUNNABLE, RUNNING, SLEEPING
 
-MOST_TOLD = 0.2  # share of a member's waiting that channels explain; with more, nothing is inferred
-LEAST_UNTOLD = 0.05  # share of its time that a member waits for nobody we know, before it is looked into
+MOST_EXPLAINED = 0.2  # share of a member's waiting that channels explain; with more, nothing is inferred
+LEAST_WAITING = 0.05  # share of its time that a member waits; with less, nothing is inferred
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +148,12 @@ def _inferred(capture: Capture, members: Sequence[Member], known: Sequence[Edge]
     """
     found = []
     for number, member in enumerate(members):
-        told = sum(e.target_waited_ns for e in known if e.target == number)
-        told += sum(e.source_waited_ns for e in known if e.source == number)
+        explained = sum(e.target_waited_ns for e in known if e.target == number)
+        explained += sum(e.source_waited_ns for e in known if e.source == number)
         waited = member.states.waiting * member.wall_ns
-        if waited < LEAST_UNTOLD * member.wall_ns or member.kind in ("service", "launcher", "rank"):
+        if waited < LEAST_WAITING * member.wall_ns or member.kind in ("service", "launcher", "rank"):
             continue
-        if told > MOST_TOLD * waited:
+        if explained > MOST_EXPLAINED * waited:
             continue
         between = _at_work_meanwhile(capture, members, number) or _relatives(capture, members, number)
         whole = sum(between.values())
@@ -188,7 +188,7 @@ def _at_work_meanwhile(capture: Capture, members: Sequence[Member], number: int)
         theirs = samples[samples["native_id"] == one.native_id]
         busy = np.isin(theirs["state"], (RUNNING, RUNNABLE)) | (theirs["reason"] == FOR_THE_GIL)
         weight = float(theirs["weight_ns"][busy & np.isin(theirs["time_ns"], waits)].sum())
-        if weight > LEAST_UNTOLD * member.wall_ns:
+        if weight > LEAST_WAITING * member.wall_ns:
             found[other] = weight
     return found
 
@@ -222,7 +222,10 @@ def _task_edges(capture: Capture, members: Sequence[Member]) -> list[Edge]:
     """Who waits for whose results, and workers that wait for the next task from those who call them."""
     waits = [_regions(capture, member, RAY_WAIT_FOR) for member in members]
     idle = [_regions(capture, member, RAY_IDLE).get(RAY_IDLE, (0, 0.0))[1] for member in members]
-    runs = [_regions(capture, member, "") if idle[i] else {} for i, member in enumerate(members)]
+    runs = [
+        _regions(capture, member, "") if idle[i] or _runs_tasks(capture, member) else {}
+        for i, member in enumerate(members)
+    ]
     found = []
     callers: dict[int, dict[int, int]] = {}  # worker -> its callers and the results they took
     for number, mine in enumerate(waits):
@@ -238,11 +241,19 @@ def _task_edges(capture: Capture, members: Sequence[Member]) -> list[Edge]:
                 share = round(waited * count / calls) if calls else 0
                 found.append(Edge("task", method, worker, number, count, None, 0, share))
     for worker, by_caller in callers.items():
+        if not idle[worker]:
+            continue  # coroutines of an actor: what they wait for is in their event loop
         calls = sum(by_caller.values()) or 1
         for number, count in by_caller.items():
             share = round(idle[worker] * count / calls)
             found.append(Edge("task", "the next task", number, worker, count, None, 0, share))
     return found
+
+
+def _runs_tasks(capture: Capture, member: Member) -> bool:
+    """Whether a member is a thread of a worker of Ray."""
+    origin = capture.processes[member.process].origin
+    return origin is not None and origin.ray == "worker"
 
 
 def _regions(capture: Capture, member: Member, prefix: str) -> dict[str, tuple[int, float]]:

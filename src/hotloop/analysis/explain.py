@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from hotloop._util import units
 from hotloop.analysis import growth as growing
+from hotloop.analysis.advice.commands import typed
 from hotloop.analysis.annotated_source import annotated_source
 from hotloop.analysis.bottleneck import bottlenecks
 from hotloop.analysis.categories import CategoryPatterns, Resolver
@@ -23,13 +24,16 @@ from hotloop.analysis.findings import (
     Phases,
     Recommendation,
     Waits,
+    short_site,
 )
 from hotloop.analysis.gap_contents import with_contents_of_gaps
-from hotloop.analysis.hot_lines import LineSamples, hot_lines, line_samples
+from hotloop.analysis.hot_lines import hot_lines
+from hotloop.analysis.line_samples import LineSamples, line_samples
 from hotloop.analysis.phases import cut_to_training, find_phases
 from hotloop.analysis.recommend import AdviceFunction, gain_of_all, recommend
 from hotloop.analysis.roofline import roofline
 from hotloop.analysis.standstills import without_standstills
+from hotloop.analysis.system import HELD_UP
 from hotloop.analysis.tree import (
     FlatTree,
     breakdown,
@@ -55,7 +59,6 @@ from hotloop.capture.model import Capture, Node, Process, Progress, Thread
 NO_TRAINING = "No training was seen: the run ended while it started up."
 MOST_REPLAYED, LEAST_REPLAYED = 12, 0.002  # regions whose gain is replayed, and their share of all time
 FAR_MORE = 2.0  # times the gain of the first advice: code without a known remedy gets into the headline
-HELD_UP = 0.25  # share of its time that the driving member waits, to make it the headline
 GAPS = ("between ", "before ", "after ")  # names of the time between two regions
 
 
@@ -148,20 +151,24 @@ def explain_without_advice(
         )
         if parent < 0 and node.name.startswith(GAPS)
     )
-    lines = line_samples(driver.process, driver.thread)
+    lines = line_samples(driver.process, driver.thread, capture)
     own = with_contents_of_gaps(own, gaps_ns, lines, tuple(category_patterns))
     training_s = phases.training_ns / 1e9
     trained = phases.training_ns > 0 or not phases.start_up_ns
     replayed = model is not None and model.replays
     unknown = _unknown(recorded, driver, everything, waiting, held_up and not replayed)
     system = find_system(capture, resolver, model)
-    said = headline(own, driver.flat, ranked, waiting, grown) if trained else NO_TRAINING
+    seen = _lines(recorded)
+    said = headline(own, driver.flat, ranked, waiting, grown, seen) if trained else NO_TRAINING
     if trained and system is not None and system.chain_sentence and system.chain[0].share >= HELD_UP:
         said = system.chain_sentence
+    elif trained and system is not None and system.ranks_elsewhere:
+        waits_for_them = next((role.states.waiting for role in system.roles if role.kind == "rank"), 0.0)
+        said = system.ranks_elsewhere if waits_for_them >= HELD_UP else said
     reasons = [_no_gains(phases), no_growth, no_forecast, *no_limits, *unknown]
     return Findings(
         headline=said,
-        command=tuple(recorded.command),
+        command=tuple(typed(recorded.command)),
         wall_ns=recorded.wall_ns + stood_still_ns,
         env_steps=recorded.progress.env_steps,
         updates=recorded.progress.updates,
@@ -186,7 +193,7 @@ def explain_without_advice(
         warnings=tuple(_warnings(recorded)),
         waits=waiting,
         oversubscription=oversubscription(capture, uses, (driver.process, driver.thread)),
-        lines=_lines(recorded),
+        lines=seen,
         phases=phases,
         hot_lines=() if lines is None else _hot_lines(lines, done, driver, model),
         boosted=_boosted(recorded),
@@ -237,11 +244,13 @@ def _driver(capture: Capture, resolver: Resolver) -> DrivingThread | None:
         return None
     process, thread = found
     spans = spans_by_name(thread)
-    env_steps, episodes = (
-        work_done(capture, process, thread, spans.end_ns, counter) for counter in ("env_steps", "episodes")
+    env_steps, episodes, updates = (
+        work_done(capture, process, thread, spans.end_ns, counter)
+        for counter in ("env_steps", "episodes", "updates")
     )
     flat = flatten(thread.root, resolver, capture.region_cost_ns)
-    return DrivingThread(process, thread, flat, spans, growing.WorkWindows(spans, env_steps, episodes))
+    work = growing.WorkWindows(spans, env_steps, episodes, updates)
+    return DrivingThread(process, thread, flat, spans, work)
 
 
 def _same_thread(recorded: Capture, driver: DrivingThread) -> tuple[Process, Thread]:
@@ -261,7 +270,7 @@ def _basis(capture: Capture, own: Breakdown, phases: Phases) -> str:
         return f"shares of {of} of {own.label}"
     return (
         f"the breakdown shows shares of {of} of {own.label}, which drives training; "
-        f"regions and bottlenecks show shares of the time of all {count} threads added up"
+        f"regions and bottlenecks show shares of the time of all {count} recorded threads added up"
     )
 
 
@@ -282,7 +291,9 @@ def first_advice(recommendations: Sequence[Recommendation]) -> str:
             return f"{found} Far more expensive: {_lower(costly.title)}."
         return found
     if costly is not None:
-        return f"Nothing known to be slow was found. Most expensive: {_lower(costly.title)}."
+        # What training consists of is left out where something else was found.
+        where = "" if costly.effort == "days" else " of your own code"
+        return f"Nothing known to be slow was found. Most expensive{where}: {_lower(costly.title)}."
     return ""
 
 
@@ -310,11 +321,12 @@ def headline(
     ranked: tuple[Bottleneck, ...],
     waiting: Waits | None,
     grown: Growth | None,
+    sampled: tuple[LineShare, ...] = (),
 ) -> str:
     """What limits training, in one sentence."""
     if not own.wall_ns:
         return "Nothing was measured: the recorded threads took no time."
-    sentence = _main_point(own, shares_by_name(driver), ranked, waiting)
+    sentence = _main_point(own, shares_by_name(driver), ranked, waiting, sampled)
     defects = [r for r in grown.regions if r.flagged] if grown else []
     if grown and defects and grown.excess > 1 + NOTABLE:
         first = defects[0]
@@ -324,9 +336,18 @@ def headline(
 
 
 def _main_point(
-    own: Breakdown, shares: dict[str, float], ranked: tuple[Bottleneck, ...], waiting: Waits | None
+    own: Breakdown,
+    shares: dict[str, float],
+    ranked: tuple[Bottleneck, ...],
+    waiting: Waits | None,
+    sampled: tuple[LineShare, ...],
 ) -> str:
     top = own.categories[0]
+    if top.category == "unattributed" and sampled:
+        return (
+            f"{units.percent(top.share)} of your training thread's time is in no region, most of it at "
+            f"{short_site(sampled[0].site)} ({units.percent(sampled[0].share)} of the samples)"
+        )
     if top.category == "unattributed":
         return (
             f"{units.percent(top.share)} of your training thread's time is in no region: "
@@ -471,7 +492,7 @@ def _nothing(capture: Capture) -> Findings:
     empty = Breakdown("no thread", 0, (), 0, None)
     return Findings(
         headline="Nothing was recorded: no thread of this run entered a region.",
-        command=tuple(capture.command),
+        command=tuple(typed(capture.command)),
         wall_ns=capture.wall_ns,
         env_steps=0,
         updates=0,

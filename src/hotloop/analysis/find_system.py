@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hotloop._util.units import percent
 from hotloop.analysis.barriers import find_barriers
 from hotloop.analysis.categories import Resolver
 from hotloop.analysis.cluster import describe_cluster
@@ -15,8 +16,12 @@ from hotloop.analysis.critical_chain import find_chain, find_limit, sentences
 from hotloop.analysis.cycle import find_cycle
 from hotloop.analysis.data_parallel import data_parallel_pids, data_parallel_sentences
 from hotloop.analysis.edges import find_edges, role_links
-from hotloop.analysis.roles import PLURAL, SINGULAR, Part, find_parts, main_thread, named
+from hotloop.analysis.findings import short_site
+from hotloop.analysis.roles import PLURAL, RAY_WORKER, SINGULAR, Part, find_parts, main_thread, named
 from hotloop.analysis.system import (
+    HELD_UP,
+    Folded,
+    Limit,
     Member,
     Role,
     RoleKind,
@@ -26,7 +31,8 @@ from hotloop.analysis.system import (
 from hotloop.analysis.thread_states import GAPS, ThreadStates, sampled_states, thread_states
 from hotloop.analysis.tree import driving_thread
 from hotloop.analysis.what_ifs import Saving, WhatIfs
-from hotloop.capture.model import Capture, Process
+from hotloop.capture.model import Capture, FoldedRole, Process
+from hotloop.capture.region_names import SPINNING_REGIONS
 from hotloop.capture.samples import RUNNABLE, RUNNING
 
 ORDER: tuple[RoleKind, ...] = (
@@ -69,6 +75,9 @@ def find_system(
     cores = training.machine.get("cores_granted")
     core_load = _core_load(training, training_ns, cores)
     limit = find_limit(members, roles, edges, barriers, core_load, lambda role: _without(model, role))
+    elsewhere = _ranks_elsewhere(training, members)
+    if elsewhere and any(role.kind == "rank" and role.states.waiting >= HELD_UP for role in roles):
+        limit = Limit("unknown", None, None, None, "")  # it is not here
     if limit.role is not None and len(roles) > 1:
         roles[limit.role] = replace(roles[limit.role], limiting=True)
     return System(
@@ -85,10 +94,34 @@ def find_system(
         cycle=find_cycle(training, members, roles, edges, resolver),
         links=tuple(role_links(members, roles, edges, training_ns)),
         sentences=(
-            *sentences(members, roles, barriers),
+            *sentences(members, roles, barriers, float(cores) if isinstance(cores, (int, float)) else None),
             *data_parallel_sentences(training, members),
             *describe_cluster(training, members, roles, training_ns),
         ),
+        folded=tuple(_folded(role) for role in training.folded),
+        ranks_elsewhere=elsewhere,
+    )
+
+
+def _ranks_elsewhere(capture: Capture, members: Sequence[Member]) -> str:
+    """A sentence, if the capture has some ranks of a launch and not all: that of one computer of several."""
+    origins = [process.origin for process in capture.processes if process.origin is not None]
+    launched = max((origin.world_size or 0 for origin in origins if origin.rank is not None), default=0)
+    here = len({origin.rank for origin in origins if origin.rank is not None})
+    states = [member.states for member in members if member.kind == "rank"]
+    if here >= launched or not states or any(origin.ray for origin in origins):
+        return ""  # nodes of a Ray job that are missing are named
+    return (
+        f"Only {here} of {launched} ranks {'is' if here == 1 else 'are'} in this capture. "
+        f"{'It waits' if here == 1 else 'They wait'} {percent(mean_states(states).waiting)} of the time; for "
+        "whom is seen when `hotloop merge` joins the captures of all computers."
+    )
+
+
+def _folded(role: FoldedRole) -> Folded:
+    shares = (role.running, role.least, role.most, role.busiest, role.waiting)
+    return Folded(
+        role.name, role.members, role.nodes, *shares, role.progress.env_steps, role.progress.updates
     )
 
 
@@ -158,8 +191,10 @@ def busiest(process: Process, part: Part, seen: ThreadStates) -> str:
         if path is None or path.line is None:
             continue
         inside = thread.paths[row["node"]] if thread is not None and row["node"] < len(thread.paths) else ()
+        if inside and inside[-1] in SPINNING_REGIONS:
+            continue
         known = bool(inside) and not inside[-1].startswith(GAPS)
-        key = (inside[-1] if known else path.line.function, path.line.site.rpartition("/")[2])
+        key = (inside[-1] if known else path.line.function, short_site(path.line.site))
         weight[key] = weight.get(key, 0.0) + float(row["weight_ns"])
     if weight:
         name, site = max(weight, key=lambda one: weight[one])
@@ -174,10 +209,11 @@ def _roles(members: Sequence[Member]) -> list[Role]:
         mine = [i for i, m in enumerate(members) if m.role == number]
         kind = members[mine[0]].kind
         states = mean_states([members[i].states for i in mine])
-        name = PLURAL[kind] if len(mine) > 1 or kind == "rank" else members[mine[0]].name
+        name = PLURAL[kind] if len(mine) > 1 else members[mine[0]].name
         base = re.sub(r" \d+$", "", members[mine[0]].name)
         if len(mine) > 1 and kind not in ("rank", "thread") and base != SINGULAR[kind]:
-            name = f"{base} actors"  # of Ray, by their class
+            # Of Ray: actors by their class, or workers that run tasks.
+            name = f"{base}s" if base == RAY_WORKER else f"{base} actors"
         if kind == "thread":
             name = members[mine[0]].name.replace("thread ", "threads " if len(mine) > 1 else "thread ", 1)
         found.append(Role(kind, name, tuple(mine), states, slack=states.waiting))

@@ -56,6 +56,11 @@ class Phases:
         return self.start_up_ns + self.warm_up_ns + self.last_round_ns + self.shutdown_ns == 0
 
 
+def short_site(site: str) -> str:
+    """`train.py:12` for a line of a file anywhere."""
+    return site.rpartition("/")[2]
+
+
 @dataclass(frozen=True, slots=True)
 class CategoryShare:
     """Own time of all regions of a category; `unattributed` and `hotloop` count as categories."""

@@ -6,12 +6,15 @@ function that the user's line called, else the user's own functions from the ins
 
 from __future__ import annotations
 
+import ast
+import textwrap
+from collections.abc import Iterable
 from dataclasses import replace
 
 from hotloop.analysis.categories import CategoryPatterns, category_of_name
 from hotloop.analysis.findings import Breakdown, CategoryShare
-from hotloop.analysis.hot_lines import LineSamples
-from hotloop.capture.samples import SampledPath
+from hotloop.analysis.line_samples import LineSamples
+from hotloop.capture.samples import FunctionSource, SampledPath
 
 # Library functions by the beginning of their names; what is missing here goes by its words.
 LIBRARIES = (
@@ -26,14 +29,20 @@ LIBRARIES = (
     ("torch", "other"),
     ("numpy", "other"),
 )
-NOT_IN_GAPS = frozenset(
-    {"policy", "model"}
-)  # a function named after a network is no forward pass: that has a region
+# A function named after a network is no forward pass: that has a region.
+NOT_IN_GAPS = frozenset({"policy", "model"})
 LEAST_SHARE = 0.005  # of the wall time; less stays where it was
+ACTIONS = frozenset({"action", "actions", "act", "acts"})
+_Key = tuple[str, int]
 
 
-def category_of_path(path: SampledPath, patterns: CategoryPatterns = ()) -> str:
-    """What the code on a sampled stack does; "other" if its names do not tell."""
+def category_of_path(
+    path: SampledPath, patterns: CategoryPatterns = (), scoring: frozenset[_Key] = frozenset()
+) -> str:
+    """What the code on a sampled stack does; "other" if its names do not tell.
+
+    `scoring` are functions, by file and first line, whose name does not tell: see `scoring_functions`.
+    """
     if path.called:
         for start, kind in LIBRARIES:
             if path.called.startswith(start):
@@ -45,10 +54,31 @@ def category_of_path(path: SampledPath, patterns: CategoryPatterns = ()) -> str:
             if kind and kind not in NOT_IN_GAPS:
                 return kind
     for frame in reversed(path.frames):
+        if (frame.file, frame.first_line) in scoring:
+            continue
         kind, _ = category_of_name(frame.function, patterns)
         if kind and kind not in NOT_IN_GAPS:
             return kind
     return "other"
+
+
+def scoring_functions(sources: Iterable[FunctionSource]) -> frozenset[_Key]:
+    """Functions that get actions: `evaluate(self, state, action)` of PPO is a part of the loss.
+
+    Whoever sees how good a policy is gives it observations, and gets the actions.
+    """
+    found: set[_Key] = set()
+    for source in sources:
+        try:
+            tree = ast.parse(textwrap.dedent(source.text))
+        except SyntaxError:
+            continue
+        function = tree.body[0] if tree.body else None
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            words = {word for arg in function.args.args for word in arg.arg.lower().split("_")}
+            if words & ACTIONS and category_of_name(function.name)[0] == "evaluation":
+                found.add((source.file, source.first_line))
+    return frozenset(found)
 
 
 def with_contents_of_gaps(
@@ -59,7 +89,8 @@ def with_contents_of_gaps(
         return own
     between = lines.node == 0  # a gap gets its name when it is over
     weights: dict[str, float] = {}
-    kinds = [category_of_path(path, patterns) for path in lines.paths]
+    scoring = scoring_functions(lines.sources)
+    kinds = [category_of_path(path, patterns, scoring) for path in lines.paths]
     for number, weight_ns in zip(
         lines.path[between].tolist(), lines.weight_ns[between].tolist(), strict=True
     ):

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from hotloop._util import units
 from hotloop.analysis.findings import Estimate, Forecast, Growth, GrowthFactor, RegionGrowth
+from hotloop.analysis.phases import long_rounds
 from hotloop.analysis.theil_sen import Slope, theil_sen, variance_inflation
 from hotloop.analysis.whatif import block_counts
 from hotloop.analysis.windows import UNATTRIBUTED, Spans
+from hotloop.capture.region_names import OUR_OWN
 
 LEAST_WINDOWS = 8  # fewer are too few for any finding
 LEAST_EPISODES = 5  # in each of the two stretches, to measure time per episode
@@ -44,10 +46,10 @@ class WorkWindows:
     spans: Spans
     env_steps: Floats  # cumulative, at the end of each window
     episodes: Floats
+    updates: Floats | None = None  # None: not known
 
 
-OUR_OWN = "hotloop_"  # regions that hotloop itself opens
-LEAST_OWN = 1e-3  # share of the time; what takes less cannot slow down a run that anybody would notice
+LEAST_OWN = 1e-3  # share of the time; what takes less cannot slow down a run noticeably
 
 
 def growth(work: WorkWindows) -> tuple[Growth | None, str]:
@@ -60,11 +62,14 @@ def growth(work: WorkWindows) -> tuple[Growth | None, str]:
     first, last = _stretch_rows(work)
     if last - first < LEAST_WINDOWS:
         return None, "growth: env steps were reported in too few windows"
+    cuts = _cuts(work, first)
+    if cuts is None:
+        return None, "growth: fewer than two whole rounds of collecting and learning were recorded"
     per: Literal["episode", "env_step"] = "episode"
-    early, late = _two_stretches(work, first, work.episodes)
+    early, late = (_stretch(work, *cut, work.episodes) for cut in cuts)
     if min(early.units, late.units) < LEAST_EPISODES:
         per = "env_step"
-        early, late = _two_stretches(work, first, work.env_steps)
+        early, late = (_stretch(work, *cut, work.env_steps) for cut in cuts)
     if min(early.units, late.units, early.env_steps, late.env_steps) <= 0:
         return None, "growth: there are no env steps in the early or the late quarter of the run"
     if min(early.own_ns.sum(), late.own_ns.sum()) <= 0:
@@ -89,14 +94,22 @@ def _stretch_rows(work: WorkWindows) -> tuple[int, int]:
     return started + 1, len(work.spans)
 
 
-def _two_stretches(work: WorkWindows, first: int, counter: Floats) -> tuple[Stretch, Stretch]:
-    """The first and the last quarter of the windows after start-up."""
+def _cuts(work: WorkWindows, first: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """The first and the last quarter of the windows after start-up; None if they cannot be compared.
+
+    A run that collects for long and then learns for long is cut at whole rounds: a stretch with more of the
+    one than of the other would look like growth.
+    """
     total = len(work.spans)
-    quarter = max((total - first) // 4, 1)
-    return (
-        _stretch(work, first, first + quarter, counter),
-        _stretch(work, total - quarter, total, counter),
-    )
+    bounds = None if work.updates is None else long_rounds(work.env_steps, work.updates)
+    if bounds is None:
+        quarter = max((total - first) // 4, 1)
+        return (first, first + quarter), (total - quarter, total)
+    bounds = [bound for bound in bounds if bound >= first]
+    if len(bounds) < 3:
+        return None
+    quarter = max((len(bounds) - 1) // 4, 1)
+    return (bounds[0], bounds[quarter]), (bounds[-1 - quarter], bounds[-1])
 
 
 def _stretch(work: WorkWindows, start: int, stop: int, counter: Floats) -> Stretch:
@@ -286,7 +299,13 @@ def _sentence(per: str, excess: float, ratio: dict[Factor, float], regions: tupl
         more = "more" if calls > 1 else "fewer"
         causes.append(f"there were {more} calls per env step ({calls:.2f}x), which is a setting")
     cost = ratio["cost_per_call"]
-    if growing:
+    if growing and cost <= 1 + _FLAT:
+        worst = growing[0]
+        causes.append(
+            f"calls of {worst.name} got slower, from {units.duration(worst.early_ns)} to "
+            f"{units.duration(worst.late_ns)}, too little to slow down the whole"
+        )
+    elif growing:
         worst = growing[0]
         defect = (
             f"a defect: calls of {worst.name} got slower, from {units.duration(worst.early_ns)} to "

@@ -176,17 +176,25 @@ def cycle_bounds(done: dict[str, Floats], first: int, last: int) -> list[int]:
     no cycle.
     """
     windows = list(range(first, last + 1))
-    if len(done) < 2:
-        return windows
-    collected, learned = (np.diff(done[name], prepend=0.0) > 0 for name in ("env_steps", "updates"))
+    learned = np.diff(done["updates"], prepend=0.0) > 0 if len(done) == 2 else np.zeros(0, bool)
     if not learned.any():
         return windows
-    began = int(np.argmax(learned))
-    if float(np.mean(collected[learned])) > 0.5:
+    bounds = long_rounds(done["env_steps"], done["updates"])
+    if bounds is None:
+        began = int(np.argmax(learned))
         return [window for window in windows if window >= began]
-    rounds = learned & ~np.concatenate([[False], learned[:-1]])
-    bounds = [int(window) for window in np.flatnonzero(rounds)]
     return bounds if len(bounds) > LEAST_CYCLES else windows
+
+
+def long_rounds(env_steps: Floats, updates: Floats) -> list[int] | None:
+    """Windows at which rounds of learning begin, for a run that collects for long and then learns for long.
+
+    None if most windows with updates also have env steps, or there are no updates.
+    """
+    collected, learned = (np.diff(done, prepend=0.0) > 0 for done in (env_steps, updates))
+    if not learned.any() or float(np.mean(collected[learned])) > 0.5:
+        return None
+    return np.flatnonzero(learned & ~np.concatenate([[False], learned[:-1]])).tolist()
 
 
 def warm_up_windows(cost: Floats) -> int:
@@ -251,7 +259,14 @@ def cut_to_training(capture: Capture, phases: Phases) -> Capture:
     for other in capture.processes:
         shift = clock_shift_ns(capture, process, other)
         kept.append(_cut_process(other, begin_ns - shift, end_ns - shift))
-    return replace(capture, processes=tuple(process for process in kept if process is not None))
+    begin_real_ns = process.start_real_ns + begin_ns - process.start_ns
+    return replace(
+        capture,
+        processes=tuple(process for process in kept if process is not None),
+        folded=tuple(
+            role.between(begin_real_ns, begin_real_ns + end_ns - begin_ns) for role in capture.folded
+        ),
+    )
 
 
 def _cut_process(process: Process, begin_ns: int, end_ns: int) -> Process | None:

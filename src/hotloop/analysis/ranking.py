@@ -54,7 +54,7 @@ class RankedTable:
     baseline: str
     blocks: int
     rows: tuple[RankedRow, ...]
-    combination: RankedRow | None  # several variants together, measured in runs of its own
+    combination: RankedRow | None  # several variants together, measured in separate runs
     noise_floor: float | None  # the largest of the variants' noise floors
     tolerance: float
     summary: str  # one sentence
@@ -86,24 +86,24 @@ def compare_returns(
         return LearningVerdict("undecided", 0, None, None, None, math.nan, "no returns to compare")
     a, b = table[:, 0], table[:, 1]
     size = float(np.median(np.abs(a))) or robust_sd(a) or 0.0
-    edge = tolerance * size
+    margin = tolerance * size
     ends = signed_rank_interval(b - a, level) if n >= LEAST_PAIRS else None
     if ends is None and n >= LEAST_PAIRS:  # five pairs: complete separation, as for times
         ends = float(b.min() - a.max()), float(b.max() - a.min())
     medians = float(np.median(a)), float(np.median(b))
     if ends is None:
         said = f"undecided: {n} of the {LEAST_PAIRS} pairs needed"
-        return LearningVerdict("undecided", n, None, *medians, edge, said)
+        return LearningVerdict("undecided", n, None, *medians, margin, said)
     found = Estimate(hodges_lehmann(b - a), *ends)
     word: LearningWord = "undecided"
     if found.high < 0:
         word = "worse"
     elif found.low > 0:
         word = "better"
-    elif found.low >= -edge:
+    elif found.low >= -margin:
         word = "not_worse"
     said = f"{word.replace('_', ' ')}: {found.value:+.3g} [{found.low:.3g}, {found.high:.3g}]"
-    return LearningVerdict(word, n, found, *medians, edge, said)
+    return LearningVerdict(word, n, found, *medians, margin, said)
 
 
 def rank(

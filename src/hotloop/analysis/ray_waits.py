@@ -23,6 +23,7 @@ class TaskWaits:
     known: int  # tasks of which both times are known: a sample
     median_ns: float
     p95_ns: float
+    uncertainty_ns: int = 0  # of the clocks of the nodes where they were submitted and began
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,15 @@ def task_waits(capture: Capture) -> list[TaskWaits]:
     """By name of the task, those that waited longest altogether first."""
     times = _Times(capture)
     waits: dict[str, list[int]] = {}
+    unsure: dict[str, int] = {}
     for task, (name, at_ns) in times.of("submitted").items():
         if task in times.of("began"):
             waits.setdefault(name, []).append(max(times.of("began")[task][0] - at_ns, 0))
-    found = [TaskWaits(name, len(all_ns), median(all_ns), _p95(all_ns)) for name, all_ns in waits.items()]
+            unsure[name] = max(unsure.get(name, 0), times.uncertainty_ns("submitted", "began", task))
+    found = [
+        TaskWaits(name, len(all_ns), median(all_ns), _p95(all_ns), unsure[name])
+        for name, all_ns in waits.items()
+    ]
     return sorted(found, key=lambda one: (-one.known * one.median_ns, one.name))
 
 
@@ -73,7 +79,8 @@ def wait_sentences(capture: Capture) -> list[str]:
     found = []
     if waits := task_waits(capture):
         words = [
-            f"{one.name} {duration(one.median_ns)} (95 % below {duration(one.p95_ns)}, {one.known} sampled)"
+            f"{one.name} {_told(one.median_ns, one)} (95 % below "
+            f"{duration(max(one.p95_ns, one.uncertainty_ns))}, {one.known} sampled)"
             for one in waits[:MOST_NAMES]
         ]
         found.append(f"From submission to start, tasks waited (median): {'; '.join(words)}.")
@@ -87,20 +94,40 @@ def wait_sentences(capture: Capture) -> list[str]:
     return found
 
 
+def _told(wait_ns: float, waits: TaskWaits) -> str:
+    """A time between two nodes; one that their clocks cannot tell is not claimed."""
+    unsure_ns = waits.uncertainty_ns
+    return duration(wait_ns) if wait_ns > unsure_ns else f"less than {duration(unsure_ns)}"
+
+
 class _Times:
-    """What all processes have noted, on the driver's clock."""
+    """What all processes have noted, on the driver's clock; not those of nodes whose clock is not known."""
 
     def __init__(self, capture: Capture):
         clocks = {node.node: Alignment(node) for node in capture.nodes if node.clock}
+        unknown = {
+            node.node for node in capture.nodes if not node.driver and node.clock_uncertainty_ns is None
+        }
+        unsure = {node.node: node.clock_uncertainty_ns or 0 for node in capture.nodes}
         self._all: dict[str, dict[str, tuple[Any, ...]]] = {}
+        self._unsure: dict[tuple[str, str], tuple[str, int]] = {}  # kind and id -> node, uncertainty
         for library in capture.facts.get("libraries", ()):
             noted: Mapping[str, Any] = library.get("ray_tasks", {})
-            clock = clocks.get(noted.get("node", ""))
+            place = noted.get("node", "")
+            if place in unknown:
+                continue
+            clock = clocks.get(place)
             move = clock.time if clock is not None and clock.is_needed else int
             for kind in ("submitted", "began", "created", "started"):
                 for key, values in noted.get(kind, {}).items():
                     moved = (value if isinstance(value, str) else move(value) for value in values)
                     self._all.setdefault(kind, {})[key] = tuple(moved)
+                    self._unsure[kind, key] = place, unsure.get(place, 0)
+
+    def uncertainty_ns(self, begin: str, end: str, key: str) -> int:
+        """Of the time from one moment to another; none on one node."""
+        (here, here_ns), (there, there_ns) = self._unsure[begin, key], self._unsure[end, key]
+        return 0 if here == there else here_ns + there_ns
 
     def of(self, kind: str) -> dict[str, tuple[Any, ...]]:
         return self._all.get(kind, {})

@@ -1,16 +1,17 @@
 """Replays a recorded run from its message log: what would it have done with other work, queues or workers?
 
-Every thread that sent or received something is a lane: stretches of work, and operations on edges (pipes,
+Every thread that sent or received something is a lane: stretches of work, and operations on channels (pipes,
 queues, semaphores, barriers) between them, in the order in which they happened. `replay` lets the lanes run
 again: a message is received when it has been sent and the receiver is there, a full queue blocks its sender,
-ranks wait for each other, and lanes share the cores and the GIL of their process.
+ranks wait for each other, and lanes share the cores and the GIL of their process. A lane that served whoever
+came first does so again, in whatever order they come now.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,7 +20,9 @@ from numpy.typing import NDArray
 from hotloop.capture.message_format import MEET, PEEK, RECEIVE, SEND, WAIT, WAKE
 
 Floats = NDArray[np.float64]
-SWITCH_S = 20e-6  # an operation that lasts this much longer than usual has waited
+IN_FLIGHT = 0.25  # share of the workers that always have work, from which on the driver keeps them busy
+AS_MANY = 1.1  # times as many pieces of work as another worker: up to here they take turns
+MOST_STRETCHED = 1e4  # the most that sharing cores or the GIL lengthens work, as a factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ class Operation:
     """One operation as it was recorded, in seconds from the beginning of the replay."""
 
     kind: int
-    edge: int
+    channel: int
     begin: float
     end: float
     cost: float  # what it takes when it does not wait
@@ -53,13 +56,15 @@ class Lane:
     main: str = ""  # the region that takes most of its work
     waits_inside: frozenset[str] = frozenset()  # regions with operations inside them
     thread: tuple[int, int] = (0, 0)  # process id and native id
-    recorded_s: float = (
-        0.0  # time between its operations as it was recorded, without a core or the GIL included
-    )
+    # Recorded time between its operations, including time without a core or the GIL.
+    recorded_s: float = 0.0
+    chooses: frozenset[int] = frozenset()  # channels of which it serves the first that has a message
+    # Share of the work in a region that needs a core, and the GIL if its lane does; `core` where not known.
+    on_core: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayEdge:
+class ReplayChannel:
     """A place for messages."""
 
     name: str
@@ -75,7 +80,7 @@ class Trace:
     """A recorded run, ready to be replayed."""
 
     lanes: tuple[Lane, ...]
-    edges: tuple[ReplayEdge, ...]
+    channels: tuple[ReplayChannel, ...]
     driver: int  # the lane whose pace is the pace of training
     cores: float  # that these lanes and other programs share
     seconds: float
@@ -127,8 +132,24 @@ def scaled(trace: Trace, factors: Mapping[str, float]) -> Trace:
                 operations = tuple(
                     replace(o, cost=o.cost * factor) if o.kind == MEET else o for o in operations
                 )
-            lanes[i] = replace(lane, work=work, regions=regions, operations=operations)
+            lane = replace(lane, work=work, regions=regions, operations=operations)
+            if lane.gil > 0:
+                share = _core_without(lanes[i], region, factor, float(work.sum()))
+                lane = replace(lane, core=share, gil=share)
+            lanes[i] = lane
     return replace(trace, lanes=tuple(lanes), outside_s=outside_s, outside=outside)
+
+
+def _core_without(lane: Lane, region: str, factor: float, work: float) -> float:
+    """Share of the work that needs a core and the GIL when a region takes `factor` of its time.
+
+    What a full GIL has to do decides how fast all of its threads are. Cores are less often all in use, and
+    then it matters who works at the same time, which the share of a whole lane does not tell: it stays there.
+    """
+    if work <= 0:
+        return lane.core
+    saved = (1 - factor) * lane.on_core.get(region, lane.core) * float(lane.regions[region].sum())
+    return min(max((lane.core * float(lane.work.sum()) - saved) / work, 0.0), 1.0)
 
 
 def with_less_work(lane: Lane, factor: float) -> Lane:
@@ -139,32 +160,90 @@ def with_less_work(lane: Lane, factor: float) -> Lane:
     return replace(lane, work=lane.work * factor, regions=regions)
 
 
-def without_edges(trace: Trace, edges: set[int]) -> Trace:
-    """The trace without operations on some edges, and so without the waits for them."""
-    if not edges:
+def without_channels(trace: Trace, channels: set[int]) -> Trace:
+    """The trace without operations on some channels, and so without the waits for them."""
+    if not channels:
         return trace
-    return replace(trace, lanes=tuple(_without(lane, edges) for lane in trace.lanes))
+    return replace(trace, lanes=tuple(_without(lane, channels) for lane in trace.lanes))
 
 
 def with_capacity(trace: Trace, capacity: int) -> Trace:
-    """The trace with another depth of every bounded queue."""
-    edges = tuple(replace(e, capacity=capacity) if e.capacity and not e.parties else e for e in trace.edges)
-    return replace(trace, edges=edges)
+    """The trace with another depth of every queue that has one."""
+    channels = tuple(
+        replace(channel, capacity=capacity) if has_depth(channel) else channel for channel in trace.channels
+    )
+    return replace(trace, channels=channels)
+
+
+def pieces_under_way(trace: Trace, role: Sequence[int]) -> float | None:
+    """Pieces of work per worker that the driver has handed out over their own queues and not yet got back.
+
+    At the beginning; None if it does not hand out work in this way. A data loader calls it prefetching.
+    """
+    given = _own_queues(trace, role)
+    if given is None:
+        return None
+    handed_out = set(given.values())
+    driver = trace.lanes[trace.driver].operations
+    gives_back = {o.channel for m in role for o in trace.lanes[m].operations if o.kind == SEND}
+    back = gives_back & {o.channel for o in driver if o.kind == RECEIVE}
+    at_work = 0
+    for m in role:
+        first = next(
+            (o for o in trace.lanes[m].operations if o.channel in handed_out or o.channel in back), None
+        )
+        at_work += first is not None and first.kind == SEND
+    held = sum(trace.channels[channel].backlog for channel in handed_out | back)
+    return (held + at_work) / len(role)
+
+
+def with_pieces_under_way(trace: Trace, role: Sequence[int], pieces: int) -> Trace | None:
+    """The trace with another number of pieces of work under way per worker; None: see `pieces_under_way`."""
+    given, now = _own_queues(trace, role), pieces_under_way(trace, role)
+    if given is None or now is None:
+        return None
+    channels = list(trace.channels)
+    for channel in given.values():
+        more = pieces - round(now)
+        channels[channel] = replace(channels[channel], backlog=max(channels[channel].backlog + more, 0))
+    return replace(trace, channels=tuple(channels))
+
+
+def _own_queues(trace: Trace, role: Sequence[int]) -> dict[int, int] | None:
+    """The queue over which the driver hands work to each worker alone; None unless each has just one."""
+    queues = {
+        e for e, one in enumerate(trace.channels) if one.kind in ("queue", "simple_queue", "thread_queue")
+    }
+    gives = queues & {o.channel for o in trace.lanes[trace.driver].operations if o.kind == SEND}
+    found: dict[int, int] = {}
+    for m in role:
+        mine = gives & {o.channel for o in trace.lanes[m].operations if o.kind == RECEIVE}
+        if len(mine) != 1:
+            return None
+        found[m] = mine.pop()
+    return found if len(set(found.values())) == len(role) > 0 else None
+
+
+def has_depth(channel: ReplayChannel) -> bool:
+    """Whether a program sets how many messages it holds; the pipe of a SimpleQueue is as large as it is."""
+    return bool(channel.capacity) and not channel.parties and channel.kind != "simple_queue"
 
 
 def with_workers(trace: Trace, role: Sequence[int], count: int) -> tuple[Trace, float]:
     """The trace with `count` lanes in a role, and how many times as much one round of the driver then does.
 
-    New lanes repeat those that are there. What others do on the private edges of a lane they also do for its
-    copy.
+    New lanes repeat those that are there. What others do on the private channels of a lane they also do for
+    its copy. Where the driver keeps its workers busy all the time, handing out a piece of work for each one
+    that comes back, it is taken to have one more under way for each worker; where it hands out a round of
+    work and waits for all of it, a round stays as it is.
     """
-    lanes, edges = list(trace.lanes), list(trace.edges)
+    lanes, channels = list(trace.lanes), list(trace.channels)
     before = len(role)
     users: dict[int, set[int]] = {}
     for number, lane in enumerate(lanes):
         for operation in lane.operations:
-            users.setdefault(operation.edge, set()).add(number)
-    gives = {m: {o.edge for o in lanes[m].operations if o.kind == SEND} for m in role}
+            users.setdefault(operation.channel, set()).add(number)
+    gives = {m: {o.channel for o in lanes[m].operations if o.kind == SEND} for m in role}
     private = {
         m: {
             e
@@ -172,13 +251,13 @@ def with_workers(trace: Trace, role: Sequence[int], count: int) -> tuple[Trace, 
             if m in who
             and not (who & (set(role) - {m}))
             # Workers put into one queue, even if there is only one of them now; pipes have two ends.
-            and (edges[e].kind == "pipe" or e not in gives[m])
+            and (channels[e].kind == "pipe" or e not in gives[m])
         }
         for m in role
     }
-    driver_takes = {o.edge for o in lanes[trace.driver].operations if o.kind == RECEIVE}
+    driver_takes = {o.channel for o in lanes[trace.driver].operations if o.kind == RECEIVE}
     per_round = any(private[m] & driver_takes for m in role)
-    driver_gives = {o.edge for o in lanes[trace.driver].operations if o.kind == SEND}
+    driver_gives = {o.channel for o in lanes[trace.driver].operations if o.kind == SEND}
     if not per_round and all(private[m] & driver_gives for m in role):
         return _with_shared_work(trace, role, count, {m: private[m] & driver_gives for m in role}), 1.0
     if count < before:
@@ -188,50 +267,118 @@ def with_workers(trace: Trace, role: Sequence[int], count: int) -> tuple[Trace, 
             replace(lane, operations=(), work=lane.work[:0]) if i in gone else _without(lane, dropped)
             for i, lane in enumerate(lanes)
         ]
+    handed_out = {o.channel for m in role for o in lanes[m].operations if o.kind == RECEIVE} & driver_gives
+    handed_out -= set().union(*private.values())
+    keeps_busy = count_in_flight(trace, role, handed_out) >= IN_FLIGHT * before
     copies: dict[int, list[int]] = {}
     for extra in range(max(count - before, 0)):
         model = role[extra % before]
         renamed = {}
-        for edge in private[model]:
-            renamed[edge] = len(edges)
-            copies.setdefault(edge, []).append(len(edges))
-            edges.append(edges[edge])
+        for channel in private[model]:
+            renamed[channel] = len(channels)
+            copies.setdefault(channel, []).append(len(channels))
+            channels.append(channels[channel])
         lane = trace.lanes[model]
         shift = (7 * extra + 3) % max(len(lane.operations) // 2, 1) if not per_round else 0
-        own = tuple(replace(o, edge=renamed.get(o.edge, o.edge)) for o in lane.operations[shift:])
+        if handed_out:
+            shift = _where_work_begins(lane, shift, handed_out, brings=keeps_busy)
+        own = tuple(replace(o, channel=renamed.get(o.channel, o.channel)) for o in lane.operations[shift:])
         regions = {name: part[shift:] for name, part in lane.regions.items()}
-        lanes.append(
-            replace(lane, name=f"{lane.name} (copy)", operations=own, work=lane.work[shift:], regions=regions)
+        copy = replace(
+            lane, name=f"{lane.name} (copy)", operations=own, work=lane.work[shift:], regions=regions
         )
+        lanes.append(_without_foreign_tokens(copy, channels))
     if copies:
         lanes = [
-            _with_copies(lane, copies) if i < len(trace.lanes) and i not in role else lane
+            lane
+            if i >= len(trace.lanes) or i in role
+            else _with_copied_services(lane, copies)
+            if lane.chooses & copies.keys()
+            else _with_copies(lane, copies)
             for i, lane in enumerate(lanes)
         ]
-    changed = replace(trace, lanes=tuple(lanes), edges=tuple(edges))
-    return changed, count / before if per_round else 1.0
+    changed = replace(trace, lanes=tuple(lanes), channels=tuple(channels))
+    chooses = bool(trace.lanes[trace.driver].chooses)  # then one operation is about one worker
+    return changed, count / before if per_round and not chooses else 1.0
+
+
+def count_in_flight(trace: Trace, role: Sequence[int], handed_out: set[int]) -> float:
+    """How many workers have a piece of work, at most of the moments at which the driver hands out another.
+
+    None of them has one when a round of work begins.
+    """
+    moments = [
+        o.begin for o in trace.lanes[trace.driver].operations if o.kind == SEND and o.channel in handed_out
+    ]
+    if not moments:
+        return 0.0
+    busy = np.zeros(len(moments))
+    for m in role:
+        takes = [o for o in trace.lanes[m].operations if o.kind == RECEIVE and o.channel in handed_out]
+        begins, ends = [o.end for o in takes], [*(o.begin for o in takes[1:]), math.inf]
+        at = np.searchsorted(begins, moments) - 1
+        busy += (at >= 0) & (np.array([*ends, 0.0])[at] > moments)
+    return float(np.quantile(busy, 0.1))
+
+
+def _where_work_begins(lane: Lane, shift: int, handed_out: set[int], *, brings: bool) -> int:
+    """The place from `shift` on where a lane has just got a piece of work (`brings`), or asks for one."""
+    for i in range(shift, len(lane.operations)):
+        operation = lane.operations[i]
+        if operation.kind == RECEIVE and operation.channel in handed_out:
+            return i + 1 if brings else i
+    return shift
 
 
 def _with_shared_work(trace: Trace, role: Sequence[int], count: int, given: dict[int, set[int]]) -> Trace:
     """The trace with another number of workers to which the driver hands work, as a data loader does.
 
-    Each has a queue of its own in the recording. Here whoever is free takes the next piece, and every worker
-    repeats its recorded work as long as there is some.
+    Each has its own queue. If all of them got as many pieces, they take turns, however long each takes: a
+    loader hands its batches over in order. Otherwise the first that is free takes the next piece. Every
+    worker repeats its recorded work as long as there is some.
     """
-    shared = {edge: len(trace.edges) for edges in given.values() for edge in edges}
-    backlog = sum(trace.edges[edge].backlog for edge in shared)
-    like = trace.edges[next(iter(shared))]
-    edges = (*trace.edges, replace(like, capacity=None, backlog=backlog))
-    times = -(-len(role) // count)
-    lanes = [
-        replace(lane, operations=tuple(replace(o, edge=shared.get(o.edge, o.edge)) for o in lane.operations))
-        for lane in trace.lanes
+    pieces = [
+        sum(o.kind == SEND and o.channel in given[m] for o in trace.lanes[trace.driver].operations)
+        for m in role
     ]
-    workers = [_repeated(lanes[role[n % len(role)]], times) for n in range(count)]
-    for place, number in enumerate(role):
-        gone = replace(lanes[number], operations=(), work=lanes[number].work[:0], regions={})
-        lanes[number] = workers[place] if place < count else gone
-    return replace(trace, lanes=(*lanes, *workers[len(role) :]), edges=edges)
+    in_turn = all(len(channels) == 1 for channels in given.values()) and max(pieces) <= AS_MANY * min(pieces)
+    own = [next(iter(given[m])) for m in role]
+    channels = list(trace.channels)
+    if in_turn:
+        for extra in range(count - len(role)):
+            own.append(len(channels))
+            channels.append(trace.channels[own[extra % len(role)]])
+    else:
+        shared = set().union(*given.values())
+        own = [len(channels)] * count
+        backlog = sum(trace.channels[channel].backlog for channel in shared)
+        channels.append(replace(trace.channels[min(shared)], capacity=None, backlog=backlog))
+    times = -(-len(role) // count)
+    lanes = list(trace.lanes)
+    for n in range(max(count, len(role))):
+        model = trace.lanes[role[n % len(role)]]
+        if n >= count:
+            lanes[role[n]] = replace(model, operations=(), work=model.work[:0], regions={})
+            continue
+        renamed = dict.fromkeys(given[role[n % len(role)]], own[n])
+        made = _repeated(_with_channels(model, renamed), times)
+        if n < len(role):
+            lanes[role[n]] = made
+        else:
+            lanes.append(_without_foreign_tokens(made, channels))
+    driver, handed_out, operations = lanes[trace.driver], 0, []
+    for operation in driver.operations:
+        if operation.kind == SEND and any(operation.channel in channels for channels in given.values()):
+            operation = replace(operation, channel=own[handed_out % count])
+            handed_out += 1
+        operations.append(operation)
+    lanes[trace.driver] = replace(driver, operations=tuple(operations))
+    return replace(trace, lanes=tuple(lanes), channels=tuple(channels))
+
+
+def _with_channels(lane: Lane, renamed: Mapping[int, int]) -> Lane:
+    operations = tuple(replace(o, channel=renamed.get(o.channel, o.channel)) for o in lane.operations)
+    return replace(lane, operations=operations)
 
 
 def _repeated(lane: Lane, times: int) -> Lane:
@@ -250,10 +397,31 @@ def _repeated(lane: Lane, times: int) -> Lane:
     )
 
 
-def _without(lane: Lane, edges: set[int]) -> Lane:
-    if not edges:
+def _without_foreign_tokens(lane: Lane, channels: Sequence[ReplayChannel]) -> Lane:
+    """A copy that gives back no more than it has taken of locks, and of semaphores that it uses like a lock.
+
+    It may begin where the lane that it repeats held one: giving that back would let two in at a time.
+    """
+    tokens = {number for number, one in enumerate(channels) if one.kind in ("lock", "semaphore")}
+    taken = {o.channel: 0 for o in lane.operations if o.kind == RECEIVE and o.channel in tokens}
+    keep = []
+    for i, operation in enumerate(lane.operations):
+        if operation.channel in taken and operation.kind in (SEND, RECEIVE):
+            taken[operation.channel] += 1 if operation.kind == RECEIVE else -1
+            if taken[operation.channel] < 0:
+                taken[operation.channel] = 0
+                continue
+        keep.append(i)
+    return lane if len(keep) == len(lane.operations) else _keeping(lane, keep)
+
+
+def _without(lane: Lane, channels: set[int]) -> Lane:
+    if not channels:
         return lane
-    keep = [i for i, o in enumerate(lane.operations) if o.edge not in edges]
+    return _keeping(lane, [i for i, o in enumerate(lane.operations) if o.channel not in channels])
+
+
+def _keeping(lane: Lane, keep: list[int]) -> Lane:
     work, regions = _merged(lane, keep)
     return replace(lane, operations=tuple(lane.operations[i] for i in keep), work=work, regions=regions)
 
@@ -275,12 +443,42 @@ def _with_copies(lane: Lane, copies: dict[int, list[int]]) -> Lane:
     for i, operation in enumerate(lane.operations):
         operations.append(operation)
         source.append(i)
-        for edge in copies.get(operation.edge, ()):
-            operations.append(replace(operation, edge=edge))
+        for channel in copies.get(operation.channel, ()):
+            operations.append(replace(operation, channel=channel))
             source.append(-1)
     if len(operations) == len(lane.operations):
         return lane
     index = np.array([*source, len(lane.operations)])
+    return _rearranged(lane, operations, index)
+
+
+def _with_copied_services(lane: Lane, copies: dict[int, list[int]]) -> Lane:
+    """A lane that serves whoever comes first, and serves the copies of those whom it serves, too."""
+    begins = services(lane.operations, lane.chooses)
+    operations: list[Operation] = []
+    source: list[int] = []
+    ends = [*(place for place, _ in begins[1:]), len(lane.operations)]
+    first = begins[0][0] if begins else len(lane.operations)
+    operations += lane.operations[:first]
+    source += range(first)
+    for (begin, served), end in zip(begins, ends, strict=True):
+        for number in range(1 + len(copies.get(served, ()))):
+            for i in range(begin, end):
+                operation = lane.operations[i]
+                channel = (
+                    copies[operation.channel][number - 1]
+                    if number and operation.channel in copies
+                    else operation.channel
+                )
+                operations.append(replace(operation, channel=channel))
+                source.append(i)
+    made = _rearranged(lane, operations, np.array([*source, len(lane.operations)]))
+    more = {copy for channel in lane.chooses for copy in copies.get(channel, ())}
+    return replace(made, chooses=lane.chooses | more)
+
+
+def _rearranged(lane: Lane, operations: list[Operation], index: NDArray[np.int_]) -> Lane:
+    """The lane with other operations; `index` says whose work is done before each, -1: nothing."""
 
     def spread(parts: Floats) -> Floats:
         return np.where(index >= 0, parts[np.maximum(index, 0)], 0.0)
@@ -291,6 +489,19 @@ def _with_copies(lane: Lane, copies: dict[int, list[int]]) -> Lane:
         work=spread(lane.work),
         regions={name: spread(part) for name, part in lane.regions.items()},
     )
+
+
+def services(operations: Sequence[Operation], chooses: frozenset[int]) -> list[tuple[int, int]]:
+    """Where a lane that serves whoever comes first begins to serve somebody: place and channel, in order."""
+    found: list[tuple[int, int]] = []
+    for i, operation in enumerate(operations):
+        if operation.channel not in chooses or operation.kind not in (PEEK, RECEIVE):
+            continue
+        before = operations[i - 1] if i else None
+        if before is not None and before.kind == PEEK and before.channel == operation.channel:
+            continue  # it has begun by waiting for this message
+        found.append((i, operation.channel))
+    return found
 
 
 # -- the replay itself -----------------------------------------------------------------------------
@@ -304,11 +515,12 @@ class _Running:
     left: float = 0.0  # work left before it, or time left of the operation
     state: str = "work"  # work, busy (in an operation that takes its time), blocked, done
     worked: float = 0.0
+    finished: int = 0  # operations
 
 
 @dataclass(slots=True)
 class _Place:
-    """The state of one edge."""
+    """The state of one channel."""
 
     ready: deque[float] = field(default_factory=deque)  # when each message was sent
     held: int = 0  # messages sent (or being sent) and not yet received
@@ -330,7 +542,7 @@ class _Replay:
             _Running(left=float(lane.work[0])) if lane.operations else _Running(state="gone")
             for lane in trace.lanes
         ]
-        self.places = [_Place(deque([-math.inf] * e.backlog), e.backlog) for e in trace.edges]
+        self.places = [_Place(deque([-math.inf] * one.backlog), one.backlog) for one in trace.channels]
         self.now = 0.0
         self.times: list[float] = []
         self.woken: dict[tuple[int, int], float] = {}
@@ -338,6 +550,11 @@ class _Replay:
         self.core_s = 0.0
         self.gil_s: dict[int, float] = {}
         self.done = False
+        # Of each lane, by channel: where to go on, again and again.
+        self.services = [_services(lane) for lane in trace.lanes]
+        self.begins = [frozenset(i for places in by.values() for i in places) for by in self.services]
+        self.idle: set[int] = set()  # lanes that wait for whoever comes first
+        self.known_rates: dict[tuple[str, ...], list[float]] = {}
 
     def run(self, most_events: int) -> Replayed:
         rates = self._rates()
@@ -387,27 +604,17 @@ class _Replay:
 
     def _rates(self) -> list[float]:
         """How fast each lane proceeds: less than 1 where cores or a GIL are short, 0 where it waits."""
-        working = [i for i, one in enumerate(self.running) if one.state == "work"]
-        rates = [1.0 if one.state == "busy" else 0.0 for one in self.running]
-        gil: dict[int, float] = {}
-        for i in working:
-            lane = self.lanes[i]
-            gil[lane.process] = gil.get(lane.process, 0.0) + lane.gil
-        wanted = 0.0
-        takes = []
-        for i in working:
-            lane = self.lanes[i]
-            stretch = max(gil[lane.process], 1.0)
-            duration = 1.0 + lane.gil * (stretch - 1.0)
-            takes.append((duration, stretch))
-            wanted += lane.core / duration
-        short = max((wanted + self.trace.others) / self.trace.cores, 1.0)
-        for i, (duration, stretch) in zip(working, takes, strict=True):
-            lane = self.lanes[i]
-            if short > 1.0:
-                duration = (
-                    1.0 - lane.core + max(lane.core - lane.gil, 0.0) * short + lane.gil * max(stretch, short)
-                )
+        states = tuple(one.state for one in self.running)
+        found = self.known_rates.get(states)
+        if found is None:
+            found = self.known_rates[states] = self._find_rates(states)
+        return found
+
+    def _find_rates(self, states: tuple[str, ...]) -> list[float]:
+        rates = [1.0 if state == "busy" else 0.0 for state in states]
+        working = [i for i, state in enumerate(states) if state == "work"]
+        lanes = [self.lanes[i] for i in working]
+        for i, duration in zip(working, _durations(lanes, self.trace.cores, self.trace.others), strict=True):
             rates[i] = 1.0 / duration
         return rates
 
@@ -427,28 +634,47 @@ class _Replay:
     def _ended(self, i: int) -> None:
         """The work before an operation, or the operation itself, has ended."""
         one = self.running[i]
-        if one.state == "work":
-            if one.at >= len(self.lanes[i].operations):
-                one.state = "done"
-                self.done = True
-                return
-            self._begin(i)
-        else:
+        if one.state != "work":
             self._finish(i)
+        elif self.services[i] and one.finished and one.finished >= len(self.lanes[i].operations):
+            self._end(i)
+        elif self.services[i] and (one.at in self.begins[i] or one.at >= len(self.lanes[i].operations)):
+            self._choose(i)
+        elif one.at >= len(self.lanes[i].operations):
+            self._end(i)
+        else:
+            self._begin(i)
+
+    def _end(self, i: int) -> None:
+        self.running[i].state, self.done = "done", True
+
+    def _choose(self, i: int) -> None:
+        """Serve the message that was sent first, or wait for one; each sender as it was recorded, in turn."""
+        one = self.running[i]
+        waiting = [channel for channel in self.services[i] if self.places[channel].ready]
+        if not waiting:
+            one.state, one.left = "blocked", math.inf
+            self.idle.add(i)
+            return
+        self.idle.discard(i)
+        channel = min(waiting, key=lambda channel: self.places[channel].ready[0])
+        one.at = self.services[i][channel][0]
+        self.services[i][channel].rotate(-1)
+        self._begin(i)
 
     def _begin(self, i: int) -> None:
         one = self.running[i]
         operation = self.lanes[i].operations[one.at]
-        place = self.places[operation.edge]
-        edge = self.trace.edges[operation.edge]
+        place = self.places[operation.channel]
+        channel = self.trace.channels[operation.channel]
         if operation.kind == RECEIVE:
             if place.ready and not place.takers:
-                self._take(i, place, edge, operation)
+                self._take(i, place, channel, operation)
             else:
                 one.state, one.left = "blocked", math.inf
                 place.takers.append(i)
         elif operation.kind == SEND:
-            if edge.capacity is not None and place.held >= edge.capacity:
+            if channel.capacity is not None and place.held >= channel.capacity:
                 one.state, one.left = "blocked", math.inf
                 place.senders.append(i)
             else:
@@ -464,7 +690,7 @@ class _Replay:
             here = place.arrived.setdefault(operation.round, [])
             here.append(i)
             one.state, one.left = "blocked", math.inf
-            if len(here) >= edge.parties:
+            if len(here) >= channel.parties:
                 last = max(self.lanes[j].operations[self.running[j].at].cost for j in here)
                 for j in here:
                     self.running[j].state, self.running[j].left = "busy", last
@@ -479,21 +705,21 @@ class _Replay:
         else:
             one.state, one.left = "busy", operation.cost
 
-    def _take(self, i: int, place: _Place, edge: ReplayEdge, operation: Operation) -> None:
+    def _take(self, i: int, place: _Place, channel: ReplayChannel, operation: Operation) -> None:
         sent = place.ready.popleft()
         one = self.running[i]
         one.state = "busy"
-        latency = edge.latency if operation.latency is None else operation.latency
+        latency = channel.latency if operation.latency is None else operation.latency
         one.left = max(operation.cost, sent + latency - self.now)
 
     def _finish(self, i: int) -> None:
         one = self.running[i]
         lane = self.lanes[i]
         operation = lane.operations[one.at]
-        place = self.places[operation.edge]
+        place = self.places[operation.channel]
         if operation.kind == SEND:
             place.ready.append(self.now)
-            self._serve(operation.edge)
+            self._serve(operation.channel)
         elif operation.kind == RECEIVE:
             place.held -= 1
             if place.senders:
@@ -510,18 +736,71 @@ class _Replay:
         if i == self.trace.driver:
             self.times.append(self.now)
         one.at += 1
+        one.finished += 1
         one.state, one.left = "work", float(lane.work[one.at])
 
-    def _serve(self, edge_index: int) -> None:
-        place, edge = self.places[edge_index], self.trace.edges[edge_index]
+    def _serve(self, channel_index: int) -> None:
+        place, channel = self.places[channel_index], self.trace.channels[channel_index]
         while place.takers and place.ready:
             j = place.takers.popleft()
             operation = self.lanes[j].operations[self.running[j].at]
             if operation.kind == PEEK:
                 self.running[j].state = "busy"
-                self.running[j].left = max(operation.cost, edge.latency)
+                self.running[j].left = max(operation.cost, channel.latency)
             else:
-                self._take(j, place, edge, operation)
+                self._take(j, place, channel, operation)
+        for i in [i for i in self.idle if place.ready and channel_index in self.lanes[i].chooses]:
+            self._choose(i)
+
+
+def _durations(lanes: Sequence[Lane], cores: float, others: float) -> list[float]:
+    """How long a second of work takes each of the lanes that work at the same time.
+
+    Work that needs a full GIL takes `turns` times as long, so that it is just in use all the time; work that
+    needs a core takes `short` times as long where cores are short, so that just all of them are in use.
+    """
+    turns: dict[int, float] = {}
+    for process in {lane.process for lane in lanes}:
+        turns[process] = _turns([lane.gil for lane in lanes if lane.process == process])
+
+    def durations(short: float) -> list[float]:
+        return [
+            1.0
+            - lane.core
+            + max(lane.core - lane.gil, 0.0) * short
+            + min(lane.gil, lane.core) * max(turns[lane.process], short)
+            for lane in lanes
+        ]
+
+    def in_use(short: float) -> float:
+        return others / short + sum(lane.core / d for lane, d in zip(lanes, durations(short), strict=True))
+
+    return durations(_solve(in_use, cores))
+
+
+def _turns(needs: Sequence[float]) -> float:
+    """How many times as long work that needs a GIL takes if so much of the work of each lane needs it."""
+    return _solve(lambda times: sum(need / (1 + need * (times - 1)) for need in needs), 1.0)
+
+
+def _solve(used: Callable[[float], float], most: float) -> float:
+    """The factor by which work must be stretched so that no more than `most` is used; at least 1."""
+    if used(1.0) <= most:
+        return 1.0
+    low, high = 1.0, 2.0
+    while used(high) > most and high < MOST_STRETCHED:
+        low, high = high, 2 * high
+    for _ in range(30):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if used(middle) > most else (low, middle)
+    return high
+
+
+def _services(lane: Lane) -> dict[int, deque[int]]:
+    found: dict[int, deque[int]] = {}
+    for place, channel in services(lane.operations, lane.chooses) if lane.chooses else ():
+        found.setdefault(channel, deque()).append(place)
+    return found
 
 
 def lane_cost(lane: Lane, at: int) -> float:

@@ -16,6 +16,7 @@ from hotloop.analysis.system import RoleKind
 from hotloop.analysis.tree import driving_thread, thread_label
 from hotloop.analysis.utilisation import NOT_WORK
 from hotloop.capture.model import Capture, Process, Thread
+from hotloop.capture.region_names import RAY_TASK
 
 # Functions that multiprocessing runs in a worker of a known library -> what it is for
 TARGETS: tuple[tuple[str, RoleKind], ...] = (
@@ -23,6 +24,7 @@ TARGETS: tuple[tuple[str, RoleKind], ...] = (
     (r"gymnasium\.vector\..*worker.*", "env_worker"),
     (r"gym\.vector\..*worker.*", "env_worker"),
     (r"torchrl\.envs\..*", "env_worker"),
+    (r"pufferlib\.vector\..*", "env_worker"),
     (r"torchrl\.collectors\..*", "collector"),
     (r"torch\.utils\.data\..*", "loader_worker"),
     (r"hotloop\.rl\.collect\..*", "collector"),
@@ -51,6 +53,7 @@ PLURAL: dict[RoleKind, str] = {
 SINGULAR: dict[RoleKind, str] = {
     kind: name[:-1] if name.endswith("s") else name for kind, name in PLURAL.items()
 }
+RAY_WORKER = "Ray worker"  # a worker of Ray without an actor, which runs tasks
 MOSTLY = 0.5  # share of its busy time in one category that makes a thread an evaluator or a logger
 
 
@@ -85,6 +88,8 @@ def find_parts(capture: Capture, resolver: Resolver) -> list[Part]:
             label = thread_label(process, thread)
             as_process = (own, own_group) == (kind, group) and own not in ("rank", "service")
             called = _called(process) if as_process and own_group else ""
+            if own == "thread" and _runs_tasks(thread):  # an actor with several threads
+                own_group, called = f"tasks of {_called(process)}", f"thread of {_called(process)}"
             found.append(Part(number, place, thread.native_id, own, own_group, label, rank, called))
         found += _only_sampled(number, process, kind)
     return found
@@ -95,17 +100,27 @@ def _called(process: Process) -> str:
     origin = process.origin
     if origin is None or not origin.ray:
         return ""
-    return "driver" if origin.ray == "driver" else origin.actor or "Ray worker"
+    return "driver" if origin.ray == "driver" else origin.actor or RAY_WORKER
 
 
 def _is_idle(process: Process) -> bool:
-    """Whether a worker of Ray never got a task."""
-    of_ray = process.origin is not None and process.origin.ray == "worker"
-    return of_ray and not any(n.name == "ray_task" for t in process.threads for n in t.root.children)
+    """Whether a worker of Ray without an actor got no task in this time."""
+    origin = process.origin
+    if origin is None or origin.ray != "worker" or origin.actor:
+        return False
+    return not any(map(_runs_tasks, process.threads))
+
+
+def _runs_tasks(thread: Thread) -> bool:
+    """Whether a thread of a worker of Ray ran a task."""
+    return any(node.name == RAY_TASK for node in thread.root.children)
 
 
 def main_thread(process: Process) -> Thread | None:
-    """The thread that does the process's work: the one with progress, else the main one, else the longest."""
+    """The thread that does the process's work: the one with progress, else the main one, else the longest.
+
+    In a worker of Ray, tasks come before the main thread: actors with coroutines run them in another one.
+    """
     if not process.threads:
         return None
     return max(
@@ -113,6 +128,7 @@ def main_thread(process: Process) -> Thread | None:
         key=lambda t: (
             t.folded_threads == 0,
             t.progress.updates + t.progress.env_steps,
+            sum(node.total_ns for node in t.root.children if node.name == RAY_TASK),
             t.native_id == process.pid or t.name == "MainThread",
             t.wall_ns,
         ),
@@ -172,6 +188,8 @@ def thread_kind(process: Process, thread: Thread, kind: RoleKind, resolver: Reso
     """What a further thread of a process is for."""
     if kind in ("service", "launcher") or SERVICE_THREADS.search(thread.name):
         return "service", ""
+    if _called(process) and thread.name == "MainThread" and not _runs_tasks(thread):
+        return "service", ""  # of an actor that runs its tasks in other threads
     if LOGGER_THREADS.search(thread.name):
         return "logger", ""
     if thread.progress.updates:

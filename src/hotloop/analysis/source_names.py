@@ -45,9 +45,8 @@ class Names:
     mentioned: frozenset[str] = frozenset()  # every name and attribute in the source
     # Attributes of self that only the constructor sets, and whose items nobody changes.
     set_once: frozenset[str] = frozenset()
-    functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = field(
-        default_factory=dict
-    )  # by plain name
+    # By plain name.
+    functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = field(default_factory=dict)
     tiny: frozenset[str] = frozenset()  # attributes of self that are arrays of a few numbers
     trees: tuple[ast.AST, ...] = ()  # the pieces of source themselves
 
@@ -93,7 +92,14 @@ class Names:
         return frozenset[str]().union(*self.kinds.values())
 
     def is_set_once(self, name: str) -> bool:
-        return ".".join(name.split(".")[:2]) in self.set_once
+        """Whether only constructors set it: `self.x`; of `self.x.y`, what y is must be as well.
+
+        `self._parent` may stay the same node while its `_n_visits` counts. Settings and shapes do not change.
+        """
+        first, *parts = name.split(".")[1:] or [""]
+        if f"self.{first}" not in self.set_once or not name.startswith("self."):
+            return False
+        return first.strip("_").lower() in SETTINGS or all(part in OF_ARRAYS for part in parts)
 
     def is_scanned(self, name: str) -> bool:
         """Whether it is a list or the like. Unknown counts only if something is appended to it."""
@@ -150,6 +156,28 @@ def names_in(trees: Iterable[ast.AST]) -> Names:
     )
 
 
+# Attributes that hold settings, and attributes of arrays and spaces that stay as they are
+SETTINGS = frozenset(
+    {"args", "arguments", "config", "cfg", "conf", "opt", "opts", "options", "settings", "hparams", "params"}
+    | {"hyperparameters", "hyperparams", "spec", "flags", "constants"}
+)
+OF_ARRAYS = frozenset(
+    {
+        "shape",
+        "size",
+        "ndim",
+        "dtype",
+        "device",
+        "T",
+        "real",
+        "imag",
+        "itemsize",
+        "nbytes",
+        "n",
+        "low",
+        "high",
+    }
+)
 FEW = 4  # elements
 FILLED = ("zeros", "ones", "empty", "full", "randn", "rand", "standard_normal")
 

@@ -1,7 +1,8 @@
 """Stretches in which a process stood still: a paused virtual machine, a suspended laptop, SIGSTOP.
 
-The native sampler wakes up every few milliseconds and needs neither the GIL nor a free core for long. When
-it was silent for a second or more, and no thread of the process recorded anything either, nothing ran.
+The native sampler wakes up every few milliseconds, twice a second in a process that waits, and needs neither
+the GIL nor a free core for long. When it was silent for much longer than that, and no thread of the process
+recorded anything either, nothing ran.
 Whatever region was open then is not to blame, so that time is taken out of all figures.
 """
 
@@ -20,6 +21,7 @@ from hotloop.capture.model import Capture, Event, Node, Process, Rounds, Thread,
 
 LEAST_NS = 1_000_000_000  # a shorter silence may be a busy machine
 TIMES_USUAL = 20.0  # the silence is longer than this many usual distances of the sampler's moments
+TIMES_LAST = 5.0  # and than this many times the time for which the sample before it stands
 WORKED = 0.5  # CPU time of the process in the silence: it worked, and only the sampler was held up
 CERTAIN_NS = 5_000_000_000  # a paused machine may count as CPU time; the sampler is never held up that long
 
@@ -49,9 +51,18 @@ def standstills(process: Process) -> tuple[Standstill, ...]:
     if len(seen) < 3:
         return ()
     gaps = np.diff(seen)
-    least = max(LEAST_NS, TIMES_USUAL * float(np.median(gaps)))
+    least = np.maximum(
+        max(LEAST_NS, TIMES_USUAL * float(np.median(gaps))), TIMES_LAST * _weights_at(process, seen[:-1])
+    )
     found = [Standstill(int(seen[i]), int(seen[i + 1])) for i in np.flatnonzero(gaps >= least)]
     return tuple(still for still in found if not _recorded(process, still) and not _worked(process, still))
+
+
+def _weights_at(process: Process, times_ns: Ints) -> NDArray[np.float64]:
+    """For how long the last sample up to each of these times stands; 0 before the first."""
+    sampled, weights = process.samples["time_ns"].astype(np.int64), process.samples["weight_ns"]
+    last = np.searchsorted(sampled, times_ns, side="right")
+    return np.concatenate([[0.0], weights.astype(np.float64)])[last]
 
 
 def _recorded(process: Process, still: Standstill) -> bool:

@@ -5,7 +5,7 @@ Times are those of training, as `phases` finds it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,16 @@ WARM_UP_CYCLES = 1  # left out if enough others remain
 Floats = NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Times of training, without warm-up."""
+
+    s_per_env_step: float | None = None
+    s_per_update: float | None = None
+    warmup_s: float | None = None
+    components_s: dict[str, float] = field(default_factory=dict)  # per env step (or update) by category
+
+
 def run_figures(capture: Capture, resolver: Resolver | None = None) -> Figures:
     """Work counters and times of one run, from its capture."""
     driving = driving_thread(capture)
@@ -32,8 +42,8 @@ def run_figures(capture: Capture, resolver: Resolver | None = None) -> Figures:
     process, thread = driving
     everywhere, done = by_name(capture.tree), capture.progress
     spans = spans_by_category(thread, resolver or Resolver())
-    timed = _timed(capture, process, thread, spans) if done.env_steps or done.updates else None
-    cpu_s_per_env_step, waiting = _cpu_time(capture, process, thread, timed[0] if timed else None)
+    times = _training_times(capture, process, thread, spans) if done.env_steps or done.updates else _Times()
+    cpu_s_per_env_step, waiting = _cpu_time(capture, process, thread, times.s_per_env_step)
     startup_s, regions_s = _after_startup(capture, process, thread)
     return Figures(
         env_steps=done.env_steps or None,
@@ -43,12 +53,12 @@ def run_figures(capture: Capture, resolver: Resolver | None = None) -> Figures:
         mean_return=done.mean_return,
         calls=sum(s.calls for s in everywhere.values()),
         bytes_moved=sum(s.bytes_moved for s in everywhere.values()) or None,
-        s_per_env_step=timed[0] if timed else None,
-        s_per_update=timed[1] if timed else None,
+        s_per_env_step=times.s_per_env_step,
+        s_per_update=times.s_per_update,
         cpu_s_per_env_step=cpu_s_per_env_step,
         waiting_fraction=waiting,
-        warmup_s=timed[2] if timed else None,
-        components_s=timed[3] if timed else {},
+        warmup_s=times.warmup_s,
+        components_s=times.components_s,
         startup_s=startup_s,
         regions_s=regions_s,
         region_calls={name: s.calls for name, s in by_name(thread.root).items()},
@@ -81,28 +91,27 @@ def _after_startup(
     return float(spans.span_ns[:idle].sum()) / 1e9, {name: s for name, s in own_s.items() if s > 0}
 
 
-def _timed(
-    capture: Capture, process: Process, thread: Thread, spans: Spans
-) -> tuple[float | None, float | None, float, dict[str, float]] | None:
-    """Seconds per env step, per update and of warm-up; seconds per env step by category."""
+def _training_times(capture: Capture, process: Process, thread: Thread, spans: Spans) -> _Times:
     if not len(spans):
-        return _whole(capture, thread)
+        return _times_of_whole_run(capture, thread)
     done = cumulative_work(capture, process, thread, spans.end_ns)
     unit = "env_steps" if "env_steps" in done else "updates"
     _, first, end = training_windows(spans_by_name(thread), done)
     last = end - 1
     if last < first:
-        return _whole(capture, thread)
+        return _times_of_whole_run(capture, thread)
     seconds = float(spans.span_ns[first : last + 1].sum()) / 1e9
     amount = {name: _between(values, first, last) for name, values in done.items()}
     if amount[unit] <= 0:
-        return _whole(capture, thread)
+        return _times_of_whole_run(capture, thread)
     own_s = spans.own_ns[first : last + 1].sum(axis=0) / 1e9
-    return (
-        seconds / amount["env_steps"] if amount.get("env_steps") else None,
-        seconds / amount["updates"] if amount.get("updates") else None,
-        float(spans.span_ns[:first].sum()) / 1e9,
-        {name: float(s) / amount[unit] for name, s in zip(spans.names, own_s, strict=True) if s > 0},
+    return _Times(
+        s_per_env_step=seconds / amount["env_steps"] if amount.get("env_steps") else None,
+        s_per_update=seconds / amount["updates"] if amount.get("updates") else None,
+        warmup_s=float(spans.span_ns[:first].sum()) / 1e9,
+        components_s={
+            name: float(s) / amount[unit] for name, s in zip(spans.names, own_s, strict=True) if s > 0
+        },
     )
 
 
@@ -136,15 +145,16 @@ def _between(cumulative: Floats, first: int, last: int) -> float:
     return float(cumulative[last] - (cumulative[first - 1] if first else 0.0))
 
 
-def _whole(
-    capture: Capture, thread: Thread
-) -> tuple[float | None, float | None, float, dict[str, float]] | None:
-    """A run too short for windows: the thread's whole wall time."""
+def _times_of_whole_run(capture: Capture, thread: Thread) -> _Times:
+    """For a run too short for windows: from the thread's wall time."""
     seconds, done = thread.wall_ns / 1e9, capture.progress
     if not seconds:
-        return None
-    steps = seconds / done.env_steps if done.env_steps else None
-    return steps, seconds / done.updates if done.updates else None, 0.0, {}
+        return _Times()
+    return _Times(
+        s_per_env_step=seconds / done.env_steps if done.env_steps else None,
+        s_per_update=seconds / done.updates if done.updates else None,
+        warmup_s=0.0,
+    )
 
 
 # -- whole cycles of collecting and learning -----------------------------------------------------
@@ -201,7 +211,7 @@ def _marks(capture: Capture) -> tuple[list[int], NDArray[np.float64], dict[str, 
     """The windows in which a round of learning began; the windows' ends; cumulative progress at them.
 
     If most windows with updates also have env steps, collecting and learning alternate faster than windows
-    are taken, and every window with updates will do.
+    are taken, and every window with updates counts.
     """
     driving = driving_thread(capture)
     none = np.zeros(0)

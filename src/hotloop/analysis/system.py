@@ -24,10 +24,21 @@ RoleKind = Literal[
     "launcher",
     "service",
 ]
+HELD_UP = 0.25  # share of its time that the driving member waits, to make it the headline
 LEAST_SHOWN = 0.01  # share of its time that a thread wants a core; one that wants less is idle
 NO_WORKERS: tuple[RoleKind, ...] = ("launcher", "service")
 EdgeKind = Literal[
-    "pipe", "queue", "thread_queue", "condition", "ring", "loader", "pool", "collective", "task", "unknown"
+    "pipe",
+    "queue",
+    "thread_queue",
+    "socket",
+    "condition",
+    "ring",
+    "loader",
+    "pool",
+    "collective",
+    "task",
+    "unknown",
 ]
 # What training is limited by: cores (more busy threads than cores), the GIL of one process, one role (its
 # members work while the others wait for them), a device, or unknown.
@@ -39,9 +50,9 @@ How = Literal["measured", "sampled", "regions"]
 class States:
     """Where a thread was, as shares of its time; they add up to 1."""
 
-    running: float  # on a core
+    running: float  # on a core, and not only to ask whether a wait is over
     ready: float  # ready to run, but without a core
-    waiting: float  # off the core in a wait that has a known partner
+    waiting: float  # in a wait that has a known partner: off the core, or spinning on it
     gil: float  # off the core, waiting for the GIL
     blocked: float  # off the core for another reason: sleep, input and output, a lock, a library's own wait
     unknown: float = 0.0  # the recording does not tell
@@ -96,11 +107,6 @@ class Member:
     env_steps: int
     updates: int
 
-    @property
-    def demand_ns(self) -> float:
-        """Time in which it worked or wanted to work: running, or ready without a core or the GIL."""
-        return self.wall_ns * (self.states.running + self.states.ready + self.states.gil)
-
 
 @dataclass(frozen=True, slots=True)
 class Role:
@@ -121,7 +127,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Messages from one member to another; an answer to a request is an edge of its own, the other way round.
+    """Messages from one member to another; the answer to a request is another edge, the other way round.
 
     A collective has one edge for each pair (source: a member; target: the member that waited for it).
     """
@@ -235,6 +241,22 @@ class RoleLink:
 
 
 @dataclass(frozen=True, slots=True)
+class Folded:
+    """Processes that do the same, whose nodes sent one summary of the whole run."""
+
+    name: str  # class of an actor, function, or program
+    members: int
+    nodes: int
+    running: float  # share of the time on a core, mean over the main threads of its members
+    least_running: float
+    most_running: float
+    busiest: str  # the member with the most
+    waiting: float  # share of the time in regions that are waits, likewise
+    env_steps: int  # during training
+    updates: int
+
+
+@dataclass(frozen=True, slots=True)
 class System:
     """Everything about who works, who waits and for whom."""
 
@@ -251,6 +273,8 @@ class System:
     cycle: Cycle | None = None
     links: tuple[RoleLink, ...] = ()  # edges between roles, those with the most waiting first
     sentences: tuple[str, ...] = ()  # stragglers, imbalance, spinning: further facts worth reading
+    folded: tuple[Folded, ...] = ()  # processes that are not among the members, most of them first
+    ranks_elsewhere: str = ""  # a sentence, if ranks of this launch are in other captures
 
     @property
     def shown_roles(self) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from wall time: what is not known stays `unknown`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,10 @@ from hotloop.analysis.system import Blocked, How, RegionStates, States
 from hotloop.analysis.utilisation import core_time
 from hotloop.analysis.windows import node_categories, nodes_by_path
 from hotloop.capture.model import Process, Thread
+from hotloop.capture.region_names import RAY_IDLE, SPINNING_REGIONS
 from hotloop.capture.samples import FOR_THE_GIL, REASONS, RUNNABLE, RUNNING, SLEEPING, Samples
 
-LEAST_SAMPLES = 5  # of a region, before its own states are told
+LEAST_SAMPLES = 5  # of a region or a sleeping thread, before they are reported or believed
 MOST_REGIONS = 24
 MOST_BLOCKED = 8
 LEAST_BLOCKED = 0.005  # share of the thread's time
@@ -58,10 +59,24 @@ def thread_states(
     weights = mine["weight_ns"].astype(np.float64)
     table = np.zeros((len(kinds), 6))
     np.add.at(table, (np.clip(mine["node"], 0, len(kinds) - 1), slots), weights)
+    table[:, WAIT] += _unseen_idle(thread, names, table)
     wait_share = _wait_share(thread, kinds)
-    states, how = _whole(process, thread, table.sum(axis=0), wait_share)
+    seen_asleep = int(((slots >= WAIT) & (slots < UNKNOWN)).sum())
+    states, how = _whole(process, thread, table.sum(axis=0), seen_asleep, wait_share)
+    spins = np.isin(names, SPINNING_REGIONS)
+    if spins.any():
+        states = _without_spinning(states, table, spins, _wait_share(thread, np.where(spins, "wait", "")))
     regions = _regions(thread, kinds, table, mine)
     return ThreadStates(states, how, regions, blocked_at(process, thread, mine, slots))
+
+
+def _unseen_idle(thread: Thread, names: NDArray[np.str_], table: Floats) -> Floats:
+    """Time of threads of Ray without a task, by path, of which there are no samples.
+
+    Python knows a thread that Ray made in C++ only while it runs a task.
+    """
+    own = np.array([0 if node is None else node.own_ns for node in nodes_by_path(thread)] or [0])
+    return np.where(names == RAY_IDLE, np.maximum(own - table.sum(axis=1), 0.0), 0.0)
 
 
 def sampled_states(process: Process, native_id: int) -> ThreadStates:
@@ -111,8 +126,14 @@ def _wait_share(thread: Thread, kinds: NDArray[np.str_]) -> float:
     return min(waited / thread.wall_ns, 1.0) if thread.wall_ns else 0.0
 
 
-def _whole(process: Process, thread: Thread, sums: Floats, wait_share: float) -> tuple[States, How]:
-    """The states of the whole thread: the kernel's counters first, samples for the rest."""
+def _whole(
+    process: Process, thread: Thread, sums: Floats, seen_asleep: int, wait_share: float
+) -> tuple[States, How]:
+    """The states of the whole thread: the kernel's counters first, samples for the rest.
+
+    Few samples of a sleeping thread, as on a crowded machine, say nothing of what it mostly sleeps for; the
+    regions in which it waits do.
+    """
     known = float(sums[:UNKNOWN].sum())
     counted = core_time(process, thread)
     if counted is not None:
@@ -120,7 +141,7 @@ def _whole(process: Process, thread: Thread, sums: Floats, wait_share: float) ->
         ready = min(counted.run_queue, 1.0 - running)
         off = 1.0 - running - ready
         asleep = sums[WAIT:UNKNOWN]
-        if asleep.sum() > 0:
+        if seen_asleep >= LEAST_SAMPLES and asleep.sum() > 0:
             waiting, gil, blocked = (float(part) for part in off * asleep / asleep.sum())
             return States(running, ready, waiting, gil, blocked), "measured"
         waiting = min(wait_share, off)
@@ -132,6 +153,22 @@ def _whole(process: Process, thread: Thread, sums: Floats, wait_share: float) ->
     running = min(thread.cpu_ns / thread.wall_ns, 1.0)
     waiting = min(wait_share, 1.0 - running)
     return States(running, 0.0, waiting, 0.0, 0.0, max(1.0 - running - waiting, 0.0)), "regions"
+
+
+def _without_spinning(states: States, table: Floats, spins: NDArray[np.bool_], spin_share: float) -> States:
+    """Time on a core, or ready for one, in regions that only ask again and again is waiting."""
+    seen = table[:, RUN] + table[:, READY]
+    on_core = states.running + states.ready
+    if seen.sum() > 0:
+        part = float(seen[spins].sum() / seen.sum())
+    else:
+        part = min(spin_share / on_core, 1.0) if on_core > 0 else 0.0
+    return replace(
+        states,
+        running=states.running * (1 - part),
+        ready=states.ready * (1 - part),
+        waiting=states.waiting + on_core * part,
+    )
 
 
 def _regions(

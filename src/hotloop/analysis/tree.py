@@ -16,6 +16,7 @@ from hotloop.capture.model import Capture, Node, Process, Thread, merged
 
 PERCENTILES = (0.50, 0.90, 0.99)
 SHORT_LIVED = 0.5  # share of the work, and of the longest thread's time, below which a worker drives nothing
+ONLY_WAITS = 0.9  # share of a helper thread's time in regions of waiting from which it drives nothing
 _CHUNK = 4096  # histograms in one matrix while percentiles are computed: 5 MB
 
 Floats = NDArray[np.float64]
@@ -198,11 +199,12 @@ def driving_thread(capture: Capture) -> tuple[Process, Thread] | None:
     Its shares of all env steps and all updates are added, so that a learner that makes every update wins over
     one of many collectors; updates break ties. Folded threads (many short ones merged) are a last resort.
     A worker that did a small part of the work in a small part of the time drives nothing: whoever starts
-    such workers again and again does.
+    such workers again and again does. Nor does a helper thread that only waits, such as TensorBoard's writer.
     """
     pairs = [(p, t) for p in capture.processes for t in p.threads]
     pairs = [(p, t) for p, t in pairs if t.folded_threads == 0] or pairs
     pairs = [(p, t) for p, t in pairs if not is_service(p)] or pairs
+    pairs = [(p, t) for p, t in pairs if not _only_waits(t)] or pairs
     if not pairs:
         return None
     steps = sum(t.progress.env_steps for _, t in pairs) or 1
@@ -218,6 +220,20 @@ def driving_thread(capture: Capture) -> tuple[Process, Thread] | None:
     if drive(best)[0] < SHORT_LIVED and best[1].wall_ns < SHORT_LIVED * longest[1].wall_ns:
         return longest
     return best
+
+
+def _only_waits(thread: Thread) -> bool:
+    """Whether a helper thread without progress spends nearly all of its time in regions of waiting."""
+    done = thread.progress
+    if thread.name == "MainThread" or done.env_steps or done.updates:
+        return False
+    waiting = 0
+    nodes = [thread.root]
+    while nodes:
+        node = nodes.pop()
+        waiting += node.own_ns if node.category == "wait" else 0
+        nodes += node.children
+    return waiting > ONLY_WAITS * thread.wall_ns
 
 
 def process_name(process: Process) -> str:

@@ -66,14 +66,15 @@ def waits(uses: tuple[ThreadUse, ...], driver: tuple[Process, Thread], at: int) 
     if others_share is None:
         summary = f"{label} waits {units.percent(driver_share)} of the time; no other thread was recorded."
     else:
-        summary = _who(_role(driver[1]), driver_share, others_share)
+        summary = _who(_role(*driver), driver_share, others_share)
     return Waits(label, driver_share, others_share, summary)
 
 
-def _role(thread: Thread) -> tuple[str, str]:
+def _role(process: Process, thread: Thread) -> tuple[str, str]:
     """Names for the driving thread and for the others."""
     done = thread.progress
-    if done.updates and not done.env_steps:
+    is_rank = process.origin is not None and (process.origin.world_size or 0) > 1
+    if done.updates and not done.env_steps and not is_rank:
         return "the learner", "the env workers"
     return "your training thread", "the other threads"
 

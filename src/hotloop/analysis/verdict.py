@@ -356,20 +356,20 @@ def _verdict(n: int, found: _Interval, sd: float | None, tolerance: float, level
 
 
 def _word(found: _Interval, tolerance: float) -> Word:
-    edge = math.log1p(tolerance)
+    margin = math.log1p(tolerance)
     if found.low > 0:
         return "slower"
     if found.high < 0:
         return "faster"
-    return "no_difference" if -edge < found.low and found.high < edge else "undecided"
+    return "no_difference" if -margin < found.low and found.high < margin else "undecided"
 
 
 def _more_pairs(n: int, found: _Interval, sd: float | None, tolerance: float, level: float) -> int | None:
     """n (1.2 (h / g)^2 - 1) from a signed-rank interval; without one, from the noise."""
     if n < 2 or not math.isfinite(found.middle):
         return max(LEAST_PAIRS - n, 1)
-    size, edge = abs(found.middle), math.log1p(tolerance)
-    gap = max(size, edge - size)
+    size, margin = abs(found.middle), math.log1p(tolerance)
+    gap = max(size, margin - size)
     if found.method == "signed_rank":
         half = (found.high - found.low) / 2
         return max(math.ceil(n * (1.2 * (half / gap) ** 2 - 1)), 1)

@@ -7,6 +7,7 @@ cannot tell is not guessed: the answer names the run that would.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,18 +25,23 @@ from hotloop.analysis.message_trace import find_trace
 from hotloop.analysis.phases import cut_to_training, find_phases
 from hotloop.analysis.replay import (
     Floats,
+    Lane,
     Replayed,
     Trace,
+    has_depth,
+    pieces_under_way,
     replay,
     scaled,
     with_capacity,
     with_less_work,
+    with_pieces_under_way,
     with_workers,
-    without_edges,
+    without_channels,
 )
 from hotloop.analysis.standstills import without_standstills
 from hotloop.analysis.tree import driving_thread
 from hotloop.analysis.windows import spans_by_name
+from hotloop.capture.message_format import RECEIVE
 from hotloop.capture.model import Capture, Node, Thread
 
 WORKERS = ("workers", "n_envs", "num_envs", "num_workers")
@@ -45,14 +51,14 @@ CORES = ("cores",)
 KNOBS = (*WORKERS, *DEPTH, *BATCH, *CORES)
 SATURATED = 0.93  # share of the cores in use from which on they are the limit
 AS_MUCH = 0.5  # gain from a core for everyone over that from a role twice as fast: then cores are the limit
+HOLDS_UP = 0.05  # gain from which on a slow member of a role is a straggler, and how much slower it is
 FLOOR = 0.01  # of every interval of a replay: what a replay leaves out
 KEPT = 0.03  # as an error of the replay: what leaving the number of other busy threads as it is, is worth
 COVERED = 0.8  # share of training that a trace covers, from which on it stands for all of it
-LEAST_REPLAYED = (
-    0.3  # of the driver's operations; less if a thread works off its log at once, waiting for nobody
-)
+# Share of the driver's operations; it is less if a thread works through its log without waiting.
+LEAST_REPLAYED = 0.3
 LEAST_OUTSIDE = 0.03  # of the replayed time; less is not worth adding
-LEAST_DONE = 4  # env steps or updates in the replayed time, to reckon with
+LEAST_DONE = 4  # env steps or updates in the replayed time, to base a rate on
 CROWDED = 0.3  # busy threads of other programs from which on they are mentioned
 UNSURE = 0.10  # predictors that differ by more are shown as a range
 GAPS = ("between ", "before ", "after ")
@@ -133,7 +139,9 @@ def parse_change(text: str) -> Change:
 class WhatIfs:
     """The model of one capture, which answers what-ifs."""
 
-    def __init__(self, capture: Capture):
+    def __init__(self, capture: Capture, *, crowded: bool = False):
+        """`crowded`: time without a core was lost to other programs, even if the run needs few cores."""
+        self.crowded = crowded
         capture, _ = without_standstills(capture)
         self.recorded = capture
         phases = find_phases(capture)
@@ -155,7 +163,9 @@ class WhatIfs:
         if self.phases is not None and whole is not None and not self.phases.whole_run:
             begin = whole[1].start_ns + self.phases.start_up_ns + self.phases.warm_up_ns
             end = begin + self.phases.training_ns
-        found, why = find_trace(self.recorded, self.recorded.messages, key, self._cores(), begin, end)
+        found, why = find_trace(
+            self.recorded, self.recorded.messages, key, self._cores(), begin, end, crowded=self.crowded
+        )
         if found is None:
             self.why_no_replay = why
             return None
@@ -180,13 +190,13 @@ class WhatIfs:
 
     @cached_property
     def roles(self) -> dict[str, tuple[int, ...]]:
-        """Lanes by role: those that work most in the same region; the driving lane is one of its own."""
+        """Lanes by role: those that work most in the same region; the driving lane has its own role."""
         found: dict[str, list[int]] = {}
         if self.trace is None:
             return {}
-        meets = {e for e, edge in enumerate(self.trace.edges) if edge.parties}
+        meets = {e for e, channel in enumerate(self.trace.channels) if channel.parties}
         for number, lane in enumerate(self.trace.lanes):
-            alone = number == self.trace.driver and not any(o.edge in meets for o in lane.operations)
+            alone = number == self.trace.driver and not any(o.channel in meets for o in lane.operations)
             found.setdefault(("learner" if alone else "") + f"`{lane.main or lane.name}`", []).append(number)
         return {name: tuple(lanes) for name, lanes in found.items()}
 
@@ -227,10 +237,13 @@ class WhatIfs:
     def _serial_limit(self) -> LimitingRole:
         if self.driver is None:
             return LimitingRole("unknown", "", "", "nothing was recorded")
+        if self._waits > AS_MUCH:
+            return LimitingRole("unknown", "", "", f"not known: {self._what_it_waits_for}")
         totals = _inclusive(self.driver[1].root)
+        waits = {id(node) for node, kind, _, _ in _RESOLVER.walk(self.driver[1].root) if kind == "wait"}
         own: dict[str, int] = {}
         for node in _walk(self.driver[1].root):
-            if node.name:
+            if node.name and id(node) not in waits:
                 own[node.name] = own.get(node.name, 0) + node.own_ns
         region = max(own, key=lambda name: own[name], default="")
         share = totals.get(region, 0) / max(self.driver[1].wall_ns, 1)
@@ -241,15 +254,36 @@ class WhatIfs:
             f"one thread does everything in turn; `{region}` takes {100 * share:.0f} % of it",
         )
 
+    @cached_property
+    def _waits(self) -> float:
+        """Share of its time that the driving thread waits for others."""
+        if self.driver is None:
+            return 0.0
+        thread = self.driver[1]
+        waited = sum(node.own_ns for node, kind, _, _ in _RESOLVER.walk(thread.root) if kind == "wait")
+        return waited / max(thread.wall_ns, 1)
+
+    @property
+    def _what_it_waits_for(self) -> str:
+        return (
+            f"the driving thread waits {100 * self._waits:.0f} % of the time, and not for a recorded message"
+        )
+
     def _limit_of(self, trace: Trace) -> LimitingRole:
         """What limits a run: the GIL and the cores if it had the machine to itself, else a role as it was."""
         alone = replace(trace, others=0.0)
         base, idle = replay(trace), replay(alone)
         if idle.gil_load > SATURATED:
-            return LimitingRole("gil", "", "", "the GIL: threads of one process take turns in Python")
-        in_use = f"the cores: {idle.core_load * trace.cores:.1f} of {trace.cores:.1f} are in use"
+            region = _most_on_core([lane for lane in trace.lanes if lane.gil > 0])
+            most = f", most of all in `{region}`" if region else ""
+            return LimitingRole(
+                "gil", "", region, f"the GIL: threads of one process take turns in Python{most}"
+            )
+        region = _most_on_core(trace.lanes)
+        most = f", most of all by `{region}`" if region else ""
+        in_use = f"the cores: {idle.core_load * trace.cores:.1f} of {trace.cores:.1f} are in use{most}"
         if idle.core_load > SATURATED:
-            return LimitingRole("cpu", "", "", in_use)
+            return LimitingRole("cpu", "", region, in_use)
         best, gain = "", 0.0
         for role, members in self.roles.items():
             changed = _faster(trace, [m for m in members if m < len(trace.lanes)], 0.5)
@@ -259,7 +293,7 @@ class WhatIfs:
         enough = replay(replace(alone, cores=float(len(trace.lanes))))
         from_cores = _speed_up(idle, enough, (trace.outside_s, trace.outside_s))
         if from_cores > 1 + FLOOR and from_cores - 1 > AS_MUCH * (gain - 1):
-            return LimitingRole("cpu", "", "", f"{in_use} on average, and all of them when it matters")
+            return LimitingRole("cpu", "", region, f"{in_use} on average, and all of them when it matters")
         members = self.roles.get(best, ())
         if not members:
             return LimitingRole("unknown", "", "", "not known: the replay comes to a stop")
@@ -270,18 +304,34 @@ class WhatIfs:
 
     @cached_property
     def straggler(self) -> str:
-        """The lane of a role that takes clearly longer than the others in each round; "" if there is none."""
-        if self.trace is None:
+        """The lane of a role that holds training up because it has more to do; "" if there is none.
+
+        With no more to do than the others of its role, it would make training faster.
+        """
+        if self.trace is None or self.base is None or not self._covers:
             return ""
+        best, most = "", 1 + HOLDS_UP
         for members in self.roles.values():
-            if len(members) < 2:
-                continue
             busy = [float(self.trace.lanes[m].work.sum()) for m in members]
             slowest = int(np.argmax(busy))
             rest = [b for i, b in enumerate(busy) if i != slowest]
-            if busy[slowest] > 1.5 * max(rest):
-                return self.trace.lanes[members[slowest]].name
-        return ""
+            if not rest or busy[slowest] < (1 + HOLDS_UP) * max(rest) or self._share_work(members):
+                continue
+            usual = float(np.median(rest)) / busy[slowest]
+            changed = _faster(self.trace, [members[slowest]], usual)
+            gain = _speed_up(self.base, replay(changed), (self.trace.outside_s, changed.outside_s))
+            if gain > most:
+                best, most = self.trace.lanes[members[slowest]].name, gain
+        return best
+
+    def _share_work(self, members: Sequence[int]) -> bool:
+        """Whether members take their work from one place: whoever is free does more of it."""
+        assert self.trace is not None
+        locks = {number for number, one in enumerate(self.trace.channels) if one.kind == "lock"}
+        takes = [
+            {o.channel for o in self.trace.lanes[m].operations if o.kind == RECEIVE} - locks for m in members
+        ]
+        return any(one & other for one, other in itertools.combinations(takes, 2))
 
     # -- predictions -------------------------------------------------------------------------------
 
@@ -306,6 +356,8 @@ class WhatIfs:
             )
         if self.trace is None or self.base is None:
             return self._by_amdahl(text, changes, amdahl)
+        if not self.crowded and any(change.name in (*WORKERS, *CORES) for change in changes):
+            return self._if_crowded.predict(changes)
         trace, rounds, notes = self._changed(self.trace, changes)
         if trace is None:
             return Prediction(text, None, "unknown", self.limit.sentence, notes[0], notes[1], amdahl)
@@ -331,6 +383,11 @@ class WhatIfs:
         return Prediction(text, estimate, "replay", after.sentence, why, decide, amdahl)
 
     @cached_property
+    def _if_crowded(self) -> WhatIfs:
+        """The model for more workers or cores: it matters then who else uses the cores."""
+        return WhatIfs(self.recorded, crowded=True)
+
+    @cached_property
     def replays(self) -> bool:
         """Whether the run can be replayed, near enough to trust gains that come from it."""
         return self._covers and self.error <= UNSURE
@@ -343,12 +400,12 @@ class WhatIfs:
         done = len(self.base.times) / max(len(self.trace.lanes[self.trace.driver].operations), 1)
         return done > (COVERED if self.base.stuck else LEAST_REPLAYED)
 
-    def gain_of_saving(self, least: Saving, likely: Saving, most: Saving) -> Estimate | None:
+    def gain_of_saving(self, least: Saving, usual: Saving, most: Saving) -> Estimate | None:
         """Speed-up of training if work is taken away, from the replay; None if there is none."""
         if self.trace is None or not self.replays:
             return None
         found: list[Estimate] = []
-        for before, saving in zip((None, least, likely), (least, likely, most), strict=True):
+        for before, saving in zip((None, least, usual), (least, usual, most), strict=True):
             if saving == before:
                 found.append(found[-1])
                 continue
@@ -357,8 +414,9 @@ class WhatIfs:
             if new.stuck or not len(new.times):
                 return None
             found.append(self._estimate(new, changed, 1.0))
-        low, value, high = found
-        return Estimate(value.value, min(low.low, value.value), max(high.high, value.value))
+        low, likely, high = found
+        value = max(likely.value, 1.0)  # nothing takes longer with less to do
+        return Estimate(value, min(low.low, value), max(high.high, value))
 
     def _without(self, trace: Trace, saving: Saving) -> Trace:
         trace = scaled(trace, {name: 1 - part for name, part in saving.regions.items() if part > 0})
@@ -373,7 +431,8 @@ class WhatIfs:
         """Speed-up of training if nobody waited for locks between processes; None if it has none."""
         if self.trace is None or not self.replays:
             return None
-        trace = without_edges(self.trace, {n for n, e in enumerate(self.trace.edges) if e.kind == "lock"})
+        locks = {number for number, channel in enumerate(self.trace.channels) if channel.kind == "lock"}
+        trace = without_channels(self.trace, locks)
         driver = trace.lanes[trace.driver].operations
         if len(driver) < 2 or trace is self.trace:
             return None
@@ -396,11 +455,17 @@ class WhatIfs:
         trace = scaled(trace, factors)
         for change in changes:
             if change.name in DEPTH:
-                bounded = [e.capacity for e in trace.edges if e.capacity and not e.parties]
-                if not bounded:
+                bounded = [one.capacity or 1 for one in trace.channels if has_depth(one)]
+                pieces = None if bounded else pieces_under_way(trace, self._workers())
+                now = bounded[0] if bounded else pieces
+                if now is None:
                     return None, 1.0, ["no queue with a limit was recorded", ""]
-                size = change.count if change.count is not None else bounded[0] * (change.times or 1.0)
-                trace = with_capacity(trace, max(int(size), 1))
+                size = max(int(change.count if change.count is not None else now * (change.times or 1.0)), 1)
+                if bounded:
+                    trace = with_capacity(trace, size)
+                else:
+                    trace = with_pieces_under_way(trace, self._workers(), size) or trace
+                    notes.append(f"{size} batches for each worker under way instead of {round(now)}")
             elif change.name in CORES:
                 cores = change.count if change.count is not None else trace.cores * (change.times or 1.0)
                 trace = replace(trace, cores=cores)
@@ -412,6 +477,15 @@ class WhatIfs:
                         1.0,
                         [
                             "no group of workers was recorded",
+                            "run your script once with the other number of workers and compare",
+                        ],
+                    )
+                if self._wait_for_events(workers):
+                    return (
+                        None,
+                        1.0,
+                        [
+                            "who sets the events that more workers would wait for is not known",
                             "run your script once with the other number of workers and compare",
                         ],
                     )
@@ -435,10 +509,18 @@ class WhatIfs:
         ]
         return max(candidates, key=len, default=())
 
+    def _wait_for_events(self, workers: Sequence[int]) -> bool:
+        assert self.trace is not None
+        events = {number for number, one in enumerate(self.trace.channels) if one.kind == "event"}
+        return any(o.channel in events for m in workers for o in self.trace.lanes[m].operations)
+
     def _estimate(self, new: Replayed, trace: Trace, rounds: float) -> Estimate:
         assert self.base is not None and self.trace is not None
         before, after = self.base.times, new.times
-        per_round = len(trace.lanes[trace.driver].operations) / len(self.trace.lanes[trace.driver].operations)
+        driver = self.trace.lanes[trace.driver]
+        per_round = len(trace.lanes[trace.driver].operations) / len(driver.operations)
+        if driver.chooses:
+            per_round = 1.0
         count = min(len(before), int(len(after) / per_round))
         marks = np.unique(np.linspace(0, count - 1, min(max(count // 4, 2), 33)).astype(int))
         old = np.diff(np.concatenate([[0.0], before[marks]]))
@@ -482,6 +564,9 @@ class WhatIfs:
         elsewhere = [c.name for c in changes if not names[c.name]]
         if elsewhere:
             why = f"`{elsewhere[0]}` runs only in other threads, and {self.why_no_replay}"
+            return Prediction(text, None, "unknown", limit, why, self._virtual(changes), amdahl)
+        if self._waits > UNSURE:
+            why = f"{self._what_it_waits_for}: what others do meanwhile is not known"
             return Prediction(text, None, "unknown", limit, why, self._virtual(changes), amdahl)
         column = {name: i for i, name in enumerate(spans.names)}
         counts = whatif.block_counts(len(spans))
@@ -589,6 +674,16 @@ def _faster(trace: Trace, members: Iterable[int], factor: float) -> Trace:
         lanes[m] = replace(lanes[m], work=lanes[m].work * factor)
         outside_s *= factor if m == trace.driver else 1.0
     return replace(trace, lanes=tuple(lanes), outside_s=outside_s)
+
+
+def _most_on_core(lanes: Sequence[Lane]) -> str:
+    """The region that needs a core for the longest time, waits inside of it left out."""
+    total: dict[str, float] = {}
+    for lane in lanes:
+        for name, part in lane.regions.items():
+            if name not in lane.waits_inside:
+                total[name] = total.get(name, 0.0) + lane.on_core.get(name, lane.core) * float(part.sum())
+    return max(total, key=lambda name: total[name], default="")
 
 
 def _duty(base: Replayed | None, lane: int, trace: Trace) -> float:

@@ -1,6 +1,6 @@
 """Pipes and queues of a process: who used which one, how often and for how long.
 
-While recording, each pipe and queue has a region of its own inside `ipc_wait`, `ipc_send` and the like, so
+While recording, each pipe and queue has its own region inside `ipc_wait`, `ipc_send` and similar ones, so
 that its figures come with windows. Readers take these regions out of the tree again (their time belongs to
 the region around them) and keep what they say as `ChannelUse`.
 """
@@ -27,7 +27,7 @@ class Channel:
     """One end of a pipe or queue, as its process knows it."""
 
     name: str  # of its region, such as "pipe 3"
-    kind: Literal["pipe", "queue", "thread_queue", "ring"]
+    kind: Literal["pipe", "queue", "thread_queue", "socket", "ring"]
     here: str  # identifies this end on the host; both ends of a queue are the same
     there: str = ""  # identifies the other end; "" if only the other side knows
     capacity: int | None = None  # None: unbounded, or no queue

@@ -41,7 +41,14 @@ from hotloop.capture.model import (
     no_rounds,
 )
 from hotloop.capture.origin import Origin
-from hotloop.capture.samples import SAMPLE_DTYPE, FunctionSource, SampledFrame, SampledPath, Sampling
+from hotloop.capture.samples import (
+    SAMPLE_DTYPE,
+    Expression,
+    FunctionSource,
+    SampledFrame,
+    SampledPath,
+    Sampling,
+)
 from hotloop.capture.scheduling import ProcessScheduling, Scheduling, ThreadSettings
 
 KIND = "hotloop-capture"
@@ -76,6 +83,7 @@ _ROW_KEYS = {
         "sampling",
         "samples",
         "frames",
+        "expressions",
         "paths",
         "sources",
         "origin",
@@ -251,6 +259,7 @@ def _sampled_out(process: Process) -> dict[str, Any]:
             ]
             for p in process.paths
         ]
+        found["expressions"] = [p.expression and list(p.expression) for p in process.paths]
         found["frames"] = [[f.file, f.function, f.first_line, f.line] for f in numbers]
         found["samples"] = {name: _steps(process.samples[name]) for name in SAMPLE_DTYPE.names or ()}
     if process.origin is not None:
@@ -380,7 +389,7 @@ def _sampled_in(row: dict[str, Any], where: str) -> dict[str, Any]:
             SampledFrame(*frame) for frame in _take(row, "frames", list[tuple[str, str, int, int]], where)
         ]
         paths = _take(row, "paths", list[tuple[list[int], str, str, int | None, bool]], where)
-        found["paths"] = tuple(_path_in(numbers, rest, frames, where) for numbers, *rest in paths)
+        found["paths"] = _paths_in(paths, frames, row, where)
         columns = _take(row, "samples", dict[str, list[int]], where)
         samples = np.zeros(len(columns.get("time_ns", ())), dtype=SAMPLE_DTYPE)
         for name in SAMPLE_DTYPE.names or ():
@@ -401,10 +410,26 @@ def _sampled_in(row: dict[str, Any], where: str) -> dict[str, Any]:
     return found
 
 
-def _path_in(numbers: list[int], rest: list[Any], frames: list[SampledFrame], where: str) -> SampledPath:
-    if not all(0 <= number < len(frames) for number in numbers):
-        raise Misfit(f"{where}.paths refers to frames that are not there")
-    return SampledPath(tuple(frames[number] for number in numbers), *rest)
+def _paths_in(
+    paths: list[tuple[list[int], str, str, int | None, bool]],
+    frames: list[SampledFrame],
+    row: dict[str, Any],
+    where: str,
+) -> tuple[SampledPath, ...]:
+    """Paths and, since they are recorded, the expressions that ran in their innermost lines."""
+    expressions: list[list[int] | None] = [None] * len(paths)
+    if "expressions" in row:
+        expressions = _take(row, "expressions", list[list[int] | None], where)
+        if len(expressions) != len(paths) or any(len(one) != 4 for one in expressions if one is not None):
+            raise Misfit(f"{where}.expressions does not have four numbers or null for each of its paths")
+    found = []
+    for (numbers, called, innermost, left_out, other), place in zip(paths, expressions, strict=True):
+        if not all(0 <= number < len(frames) for number in numbers):
+            raise Misfit(f"{where}.paths refers to frames that are not there")
+        expression = Expression(*place) if place is not None else None
+        stack = tuple(frames[number] for number in numbers)
+        found.append(SampledPath(stack, called, innermost, left_out, other, expression))
+    return tuple(found)
 
 
 def _scheduling_in(kind: Any, row: dict[str, Any], where: str) -> Any:

@@ -76,6 +76,53 @@ class RayTimes(TypedDict):
     started: dict[str, tuple[int, int]]  # begin and end of its __init__
 
 
+SampledFrames = list[tuple[str, int, int]]  # outermost first: file, first line of the function, line
+
+
+class UnusedGradients(TypedDict):
+    """Backward passes from one line that compute gradients of parameters which nobody trains."""
+
+    frames: SampledFrames
+    passes: int
+    of_passes: int  # from that line, that were looked at
+    elements: int  # of these parameters
+    of_elements: int  # of all that get a gradient
+    modules: list[str]
+    total_ns: int  # of all nodes of the graph; 0: not timed
+    needless_ns: int  # of nodes that lead to such parameters alone
+    weights_ns: int  # of nodes that lead to others as well
+    changes: bool  # copied over now and then, as target networks are
+    attention: bool  # some belong to torch's own attention layers
+
+
+class Gradients(TypedDict):
+    """What was learnt by looking at some backward passes."""
+
+    passes: int
+    windows: int  # stretches of the run in which passes were looked at
+    unused: list[UnusedGradients]
+
+
+class Positions(TypedDict):
+    """Calls of a module with sequences of which a loss leaves out some steps."""
+
+    frames: SampledFrames
+    backward: SampledFrames
+    kind: str  # Linear, Embedding, LSTM, GRU or RNN
+    gradients: (
+        bool  # False: from what it was given; then the steps after `last` are the same in all sequences
+    )
+    state_is_used: bool  # by the loss: the state after the last step
+    calls: int
+    windows: int
+    sequences: float
+    steps: float
+    first: tuple[int, int]  # used step: least and most of all calls
+    last: tuple[int, int]  # step behind the last used one
+    used: float  # mean part of the steps up to the last used one of any sequence
+    own_used: float  # the same for each sequence
+
+
 class Library(TypedDict, total=False):
     """What one process knew about its libraries."""
 
@@ -86,6 +133,8 @@ class Library(TypedDict, total=False):
     boost: list[BoostedModel]
     data_parallel: dict[str, int]
     ray_tasks: RayTimes
+    gradients: Gradients
+    positions: list[Positions]
 
 
 class Facts(TypedDict, total=False):

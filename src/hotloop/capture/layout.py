@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 VERSION = 2
 MAGIC = b"hotloop\n"
 
-MAX_DEPTH = (
-    256  # open regions of one thread; deeper calls are counted, and their time stays with the level above
-)
+# Open regions of one thread; deeper calls are counted, and their time stays with the level above.
+MAX_DEPTH = 256
 MAX_WINDOWS = 96  # once full, every second window is dropped and the interval doubles
 FIRST_WINDOW_NS = 50_000_000
 EVENTS_PER_SECTION = 8192  # ring buffer of the timeline, one per thread, only on request
@@ -56,6 +55,8 @@ MAX_SAMPLED_FILES = 256
 MAX_SAMPLED_FUNCTIONS = 1024
 MAX_SAMPLED_PATHS = 8192
 RESERVED_PATHS = 1024  # for single lines, once there are too many distinct paths
+MAX_EXPRESSION_PATHS = 6144  # beyond, paths end with their line
+LAST_COLUMN = 0xFFFF  # of an expression; what lies beyond has its line alone
 MAX_PATH_FRAMES = 32  # frames of the user's code on one path: the innermost 24 and the outermost 8
 OUTERMOST_FRAMES = 8
 SECTION_NAME_BYTES = 24
@@ -82,7 +83,7 @@ CORE_COMPILED, CORE_PYTHON = 1, 2
 
 # Line samples: how they were taken, what a step of a path is, and what the thread was doing
 SAMPLED_NATIVELY, SAMPLED_BY_PYTHON = 1, 2
-STEP_OTHER, STEP_LINE, STEP_CALLED, STEP_INNERMOST, STEP_LEFT_OUT = 0, 1, 2, 3, 4
+STEP_OTHER, STEP_LINE, STEP_CALLED, STEP_INNERMOST, STEP_LEFT_OUT, STEP_EXPRESSION = 0, 1, 2, 3, 4, 5
 STATE_UNKNOWN, STATE_RUNNING, STATE_RUNNABLE, STATE_SLEEPING = 0, 1, 2, 3
 # What a sleeping thread waits for, as far as its system call tells
 REASON_UNKNOWN, REASON_GIL, REASON_LOCK, REASON_SLEEP = 0, 1, 2, 3
@@ -288,8 +289,8 @@ SAMPLED_FUNCTION: tuple[Field, ...] = (
 # A path is a chain of steps from the innermost one outwards; path 0 stands for all that did not fit.
 SAMPLED_STEP: tuple[Field, ...] = (
     ("parent", "u4"),  # 1 + the next step outwards; 0: none
-    ("function", "u4"),
-    ("line", "u4"),
+    ("function", "u4"),  # of an expression: its first column, and its end column times 65536, in bytes
+    ("line", "u4"),  # of an expression: its last line; it begins in the innermost line of the path
     ("kind", "u4"),  # STEP_...
 )
 SAMPLE: tuple[Field, ...] = (
@@ -370,7 +371,7 @@ SECTIONS: dict[str, tuple[str | None, ...]] = {
     "calls": ("CALLS",),
     "scheduling": ("SCHEDULING",),  # of one thread
     "process_scheduling": ("PROCESS_SCHEDULING",),
-    "samples": ("SAMPLES", "SAMPLES"),  # 2: with `reason`
+    "samples": ("SAMPLES", "SAMPLES", "SAMPLES"),  # 2: with `reason`; 3: with STEP_EXPRESSION
     "thread_settings": (None,),  # JSON: time_ns and the number of threads each library may use
     "sources": (None,),  # JSON: source text of functions that were sampled often
     "origin": (None,),  # JSON: program, target, rank; how the process came to be

@@ -6,7 +6,7 @@ FOLDER = "messages"
 MAGIC = b"HLMSGS01"
 HEADER_BYTES = 64
 RECORDS = 16_384  # in the ring of a process
-MOST_EDGES = 256  # of a process; further ones are not logged
+MOST_CHANNELS = 256  # of a process; further ones are not logged
 SEND, RECEIVE, PEEK, MEET, WAKE, WAIT = range(6)
 """What an operation does: add a message, take one, wait until there is one, wait for all others (a barrier or
 a collective), wake those who wait, wait to be woken."""
@@ -15,8 +15,9 @@ RECORD = (
     ("begin_ns", "<i8"),
     ("end_ns", "<i8"),
     ("thread", "<u4"),  # native id
-    ("edge", "<u4"),  # index into the edges of this process
+    ("channel", "<u4"),  # index into the channels of this process
     ("kind", "<u4"),
-    ("count", "<u4"),  # operations of this kind on this edge in this process so far, this one included
+    # operations of this kind on this channel in this process so far, this one included; of a socket: bytes
+    ("count", "<u4"),
 )
 RECORD_BYTES = 32

@@ -1,8 +1,8 @@
 """The message log of a capture: who sent and received what, when; one bounded ring for each process.
 
 `messages/<host>-<pid>-<start>.log` is a header and a ring of `RECORD`s, mapped by the process that writes it;
-the `.json` beside it lists the edges (pipes, queues, semaphores ...) that the records refer to by index. Only
-the order and the times are kept, never what was sent.
+the `.json` beside it lists the channels (pipes, queues, semaphores ...) that the records refer to by index,
+under the name "edges". Only the order and the times are kept, never what was sent.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ _READER = Reader(8 << 20, follow=False)
 
 
 @dataclass(frozen=True, slots=True)
-class LoggedEdge:
+class LoggedChannel:
     """One pipe, queue, semaphore, condition or group of ranks."""
 
     key: str  # the same in every process that uses it
-    kind: str  # "pipe", "queue", "thread_queue", "semaphore", "lock", "barrier", "condition", "collective"
+    # "pipe", "queue", "simple_queue", "thread_queue", "socket", "semaphore", "lock", "barrier",
+    # "condition", "event", "collective"
+    kind: str
     capacity: int | None = None  # None: no limit
     tokens: int = 0  # messages it held when it was made: the initial value of a semaphore
-    peer: str | None = None  # of a duplex pipe: the key under which the other end receives
+    peer: str | None = None  # of a duplex pipe or a socket: the key under which the other end receives
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class MessageLog:
     """What one process logged, oldest first."""
 
     pid: int
-    edges: tuple[LoggedEdge, ...]
+    channels: tuple[LoggedChannel, ...]
     records: Records
     total: int  # records written; the ring holds the last ones
 
@@ -73,8 +75,8 @@ def _read(file: Path) -> MessageLog | None:
         ring = np.concatenate([ring[at:], ring[:at]])
     else:
         ring = ring[: min(total, held)]
-    edges = tuple(
-        LoggedEdge(
+    channels = tuple(
+        LoggedChannel(
             str(e["key"]),
             str(e["kind"]),
             None if e.get("capacity") is None else int(e["capacity"]),
@@ -83,6 +85,6 @@ def _read(file: Path) -> MessageLog | None:
         )
         for e in facts["edges"]
     )
-    good = (ring["edge"] < len(edges)) & (ring["end_ns"] >= ring["begin_ns"]) & (ring["begin_ns"] > 0)
+    good = (ring["channel"] < len(channels)) & (ring["end_ns"] >= ring["begin_ns"]) & (ring["begin_ns"] > 0)
     ring = ring[good]
-    return MessageLog(int(facts["pid"]), edges, ring[np.argsort(ring["begin_ns"], kind="stable")], total)
+    return MessageLog(int(facts["pid"]), channels, ring[np.argsort(ring["begin_ns"], kind="stable")], total)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -266,9 +266,40 @@ class Process:
 
     @property
     def died(self) -> bool:
-        """Whether it ended without closing its recording; Ray ends its workers so, which says nothing."""
-        of_ray = self.origin is not None and self.origin.ray == "worker"
-        return not self.closed and not self.alive and not of_ray
+        """Whether it ended without closing its recording; Ray and PufferLib kill their workers anyway."""
+        origin = self.origin
+        killed = origin is not None and (origin.ray == "worker" or origin.target.startswith("pufferlib."))
+        return not self.closed and not self.alive and not killed
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedRole:
+    """Processes that do the same, of nodes that sent a summary instead of their recordings."""
+
+    name: str  # class of an actor, function, or program
+    members: int
+    nodes: int  # that they ran on
+    running: float  # share of the time that its main thread was on a core, mean over members
+    least: float  # the same of the least busy member
+    most: float
+    busiest: str  # the member with the most
+    waiting: float  # share of the time in regions that are waits, mean over members
+    progress: Progress
+    moments_ns: tuple[int, ...] = ()  # real times of what follows
+    env_steps: tuple[int, ...] = ()  # up to each moment
+    updates: tuple[int, ...] = ()
+
+    def between(self, begin_real_ns: int, end_real_ns: int) -> FoldedRole:
+        """The same with the progress between two moments, interpolated; shares stay those of the run."""
+
+        def made(counts: tuple[int, ...]) -> int:
+            at = np.interp([begin_real_ns, end_real_ns], self.moments_ns, counts)
+            return round(float(at[1] - at[0]))
+
+        if not self.moments_ns:
+            return self
+        progress = Progress(env_steps=made(self.env_steps), updates=made(self.updates))
+        return replace(self, progress=progress)
 
 
 @dataclass(frozen=True)
@@ -281,6 +312,7 @@ class Capture:
     warnings: tuple[str, ...] = ()
     messages: tuple[MessageLog, ...] = ()  # who sent what when; () in one-file exports
     nodes: tuple[NodeFacts, ...] = ()  # computers of a cluster, the driver's first; () for one computer
+    folded: tuple[FoldedRole, ...] = ()  # processes that are not among `processes`, role by role
 
     @cached_property
     def threads(self) -> tuple[Thread, ...]:
@@ -293,7 +325,8 @@ class Capture:
 
     @cached_property
     def progress(self) -> Progress:
-        return sum((t.progress for t in self.threads), Progress())
+        folded = (role.progress for role in self.folded)
+        return sum((t.progress for t in self.threads), sum(folded, Progress()))
 
     @property
     def all_warnings(self) -> tuple[str, ...]:

@@ -79,8 +79,8 @@ def describe_missing(nodes: tuple[NodeFacts, ...], ended_ns: int | None) -> list
     for node in nodes:
         if node.folded:
             found.append(
-                f"node {node.name} sent a summary of its {node.folded} processes, which are not shown here; "
-                "hotloop merge --summary shows all"
+                f"node {node.name} sent one summary of its {node.folded} processes: the report shows their "
+                "roles, and has regions and advice of the other processes; hotloop merge --summary shows all"
             )
         if node.shared:
             found += [f"node {node.name} was lost: its recordings end there"] if node.lost else []

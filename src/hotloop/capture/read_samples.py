@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from hotloop.capture.origin import Origin
 from hotloop.capture.plausible import plausible_samples
 from hotloop.capture.samples import (
     SAMPLE_DTYPE,
+    Expression,
     FunctionSource,
     SampledFrame,
     SampledPath,
@@ -206,6 +208,9 @@ def _paths(data: Struct) -> tuple[SampledPath, ...]:
         if kind == layout.STEP_LEFT_OUT:
             found.append(SampledPath(base.frames, left_out=len(base.frames)))
             continue
+        if kind == layout.STEP_EXPRESSION:
+            found.append(_with_expression(base, function & 0xFFFF, line, function >> 16))
+            continue
         if function >= len(functions):
             found.append(found[0])
             continue
@@ -218,6 +223,14 @@ def _paths(data: Struct) -> tuple[SampledPath, ...]:
             called = words if kind == layout.STEP_CALLED else base.called
             found.append(SampledPath(base.frames, called, words, base.left_out))
     return tuple(found)
+
+
+def _with_expression(path: SampledPath, column: int, end_line: int, end_column: int) -> SampledPath:
+    """The path with the expression that ran in its innermost line, if it makes sense there."""
+    line = path.line.line if path.line else 0
+    if not line or (end_line, end_column) < (line, column):
+        return path
+    return replace(path, expression=Expression(line, column, end_line, end_column))
 
 
 def _text(field: NDArray[np.uint8], length: int) -> str:

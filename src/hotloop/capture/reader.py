@@ -63,6 +63,7 @@ from hotloop.capture.sections import (
     describe_skipped,
     find_sections,
 )
+from hotloop.capture.summary import read_folded
 
 LEFT_OUT = "left out"  # begins a warning about a part
 NOT_YET = "it has only just been created"
@@ -110,7 +111,8 @@ def load(path: str | os.PathLike[str]) -> Capture:
         warnings += describe_missing(nodes, facts.get("ended_at_ns"))
         processes = _of_nodes(processes, nodes)
     processes.sort(key=lambda p: (p.start_real_ns, p.pid))
-    return Capture(folder, facts, tuple(processes), tuple(warnings), nodes=nodes)
+    folded = read_folded(folder, warnings) if nodes else ()
+    return Capture(folder, facts, tuple(processes), tuple(warnings), nodes=nodes, folded=folded)
 
 
 def _of_nodes(processes: list[Process], nodes: tuple[NodeFacts, ...]) -> list[Process]:

@@ -22,6 +22,7 @@ FIXED_NAMES: dict[str, str] = {
     "transfer": "transfer",
     "ipc_send": "ipc",
     "ipc_wait": "wait",
+    "spin_wait": "wait",
     "lock_wait": "wait",
     "weights_sync": "ipc",
     "log": "logging",
@@ -38,5 +39,11 @@ FIXED_NAMES: dict[str, str] = {
 # Regions in which a rank waits for the others.
 COLLECTIVE_REGIONS = ("collective", "work_wait")
 
+# Beginning of the names of regions in which hotloop itself works.
+OUR_OWN = "hotloop_"
+
+# Waits of threads that stay on a core and ask again and again.
+SPINNING_REGIONS = ("spin_wait",)
+
 # Of Ray: a worker between two tasks, and the beginning of "wait for Class.method" in who asks for results.
-RAY_IDLE, RAY_WAIT_FOR = "ray_idle", "wait for "
+RAY_IDLE, RAY_TASK, RAY_WAIT_FOR = "ray_idle", "ray_task", "wait for "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,15 @@ class SampledFrame:
         return f"{self.file}:{self.line}"
 
 
+class Expression(NamedTuple):
+    """A place in a file: lines from 1, columns in bytes from 0."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
 @dataclass(frozen=True, slots=True)
 class SampledPath:
     """A stack as far as it is the user's code, and the library functions below it."""
@@ -66,6 +75,7 @@ class SampledPath:
     innermost: str = ""  # the innermost library function; "": the user's line itself was running
     left_out: int | None = None  # index of the frame in front of which frames are missing; None: none are
     other: bool = False  # stands for all paths that did not fit into the recording
+    expression: Expression | None = None  # what ran in the innermost line of the user's code; None: not known
 
     @property
     def line(self) -> SampledFrame | None:

@@ -60,7 +60,7 @@ class _Facts(TypedDict, total=False):
 
 
 class _Head(TypedDict):
-    """series.json; the plan has checks of its own."""
+    """series.json; the plan has its own checks."""
 
     plan: dict[str, Any]
     facts: NotRequired[_Facts]
@@ -85,9 +85,8 @@ class Figures:
     components_s: dict[str, float] = field(default_factory=dict)  # category -> seconds per env step
     # Of the thread that drives training:
     startup_s: float | None = None  # before the first work
-    regions_s: dict[str, float] = field(
-        default_factory=dict
-    )  # exclusive seconds after start-up; "": in no region
+    # Exclusive seconds after start-up; "": in no region.
+    regions_s: dict[str, float] = field(default_factory=dict)
     region_calls: dict[str, int] = field(default_factory=dict)
 
 

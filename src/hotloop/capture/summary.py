@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from hotloop._util.conform import Misfit, conform
 from hotloop._util.errors import CaptureError
 from hotloop._util.files import write_atomically
-from hotloop._util.read_files import Reader, json_text
+from hotloop._util.read_files import Reader, files_in, json_text
+from hotloop._util.visible import visible
 from hotloop.capture import layout
-from hotloop.capture.model import Node, Process, Progress, Thread
+from hotloop.capture.model import FoldedRole, Node, Process, Progress, Thread
 
 KIND = "hotloop summary"
 FOLDER = "summaries"  # of a capture: one file for each node that sent a summary instead of its recordings
@@ -229,6 +230,41 @@ def load_summary(path: Path) -> Summary:
         return from_json(data)
     except (Misfit, KeyError, TypeError, ValueError, IndexError) as error:
         raise CaptureError(f"{path} is damaged ({error}); fold the captures again.") from None
+
+
+def read_folded(folder: Path, warnings: list[str]) -> tuple[FoldedRole, ...]:
+    """The roles in the summaries that nodes of a capture have sent, most members first; () without any."""
+    found: list[Summary] = []
+    for file in files_in(folder / FOLDER, ".json", CaptureError):
+        try:
+            found.append(load_summary(file))
+        except CaptureError as problem:
+            warnings.append(visible(f"left out {file.name}: {problem}"))
+    if not found:
+        return ()
+    begin_ns, end_ns = min(s.begin_real_ns for s in found), max(s.end_real_ns for s in found)
+    whole = Summary(begin_ns, end_ns, nodes=0)
+    for one in found:
+        whole.merge(one.over(begin_ns, end_ns))
+    moments = tuple(int(at) for at in np.linspace(begin_ns, end_ns, MOMENTS))
+    roles = [
+        FoldedRole(
+            name,
+            role.members,
+            sum(name in one.roles for one in found),
+            role.running.mean,
+            min(max(role.running.least[0], 0.0), 1.0),
+            max(role.running.most[0], 0.0),
+            role.running.most[1],
+            role.waiting.mean,
+            role.progress,
+            moments,
+            tuple(role.env_steps),
+            tuple(role.updates),
+        )
+        for name, role in whole.roles.items()
+    ]
+    return tuple(sorted(roles, key=lambda role: (-role.members, role.name)))
 
 
 def to_json(summary: Summary) -> dict[str, Any]:

@@ -19,9 +19,12 @@ the core stops asking and only checks now and then; a path that is both is judge
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from types import CodeType, FrameType
 from typing import Any
 
 from hotloop._util.interrupts import is_users
@@ -33,6 +36,7 @@ policy_rest = default.profile("policy_rest", "policy")
 policy_value = default.profile("policy_value", "policy")
 learner_forward = default.profile("learner_forward")
 evaluate_forward = default.profile("evaluate_forward", "evaluation")
+FORWARD = (policy_forward, policy_rest, policy_value, learner_forward, evaluate_forward)
 evaluate = default.profile("evaluate")
 collector_setup = default.profile("collector_setup", "framework")  # TorchRL's try the policy once
 
@@ -49,6 +53,8 @@ class Site:
     """What is known about the calls of one path."""
 
     evaluates: bool  # a function on the path is named after evaluation
+    once: bool = False  # and calls the network once: no loop around the call
+    backward_passes: int = 0  # of the run when it was called first
     answer: Any = None  # the region of its last call
     agree: int = 0  # calls in a row with that answer
     changes: int = 0
@@ -57,6 +63,7 @@ class Site:
     steps: int = -1  # env steps at its last call
     acts: bool = False  # an env step followed, and no other call came in between
     went_backward: bool = False  # a backward pass followed before any env step
+    width: int = 0  # values in each row that it was given when it acted
 
 
 _sites: dict[int, Site] = {}
@@ -65,6 +72,7 @@ _given_raw: set[int] = set()  # ids of envs whose observations reach a policy un
 _since_step: list[Site] = []  # looked at since the env step with this number
 _since_step_at = -1
 _policy_rows: set[int] = set()  # observations in one acting call
+_backward_passes = 0
 _learner_batches: set[int] = set()  # sizes of batches seen with gradients on, where no env is known
 
 
@@ -84,8 +92,13 @@ def pick(path: int, previous: int, module: Any = None, *args: Any, **kwargs: Any
     if site is None:
         plays = step_counting.trains or not step_counting.total_steps()
         site = Site(plays and step_counting.evaluates_only(sys._getframe(1)))
+        if site.evaluates:
+            site.once, site.backward_passes = not _is_in_a_loop(sys._getframe(1)), _backward_passes
         if len(_sites) < MAX_PATHS:
             _sites[path] = site
+    if site.once and site.agree == SETTLED_AFTER - 1:
+        # It judges one position of a search, say: called more often than anything is learnt.
+        site.evaluates = _backward_passes - site.backward_passes >= site.agree
     answer = _judge(site, path, previous, list(_arrays((args, kwargs))))
     if answer is site.answer:
         site.agree += 1
@@ -100,10 +113,31 @@ def pick(path: int, previous: int, module: Any = None, *args: Any, **kwargs: Any
 
 def went_backward(tensor: Any, result: Any) -> None:
     """A backward pass ended: what was called since the last env step did not lead to a step."""
+    global _backward_passes
+    _backward_passes += 1
+    step_counting.went_backward()
     if _since_step and _since_step_at == step_counting.total_steps():
         for site in _since_step:
             site.went_backward = True
     _since_step.clear()
+
+
+def _is_in_a_loop(frame: FrameType | None) -> bool:
+    """Whether a function named after evaluation, or one that it calls on the way here, loops around it."""
+    while frame is not None:
+        if any(begin <= frame.f_lasti <= end for begin, end in _loops_of(frame.f_code)):
+            return True
+        if step_counting.evaluates(frame.f_code.co_name):
+            return False
+        frame = frame.f_back
+    return True  # named by what it steps: whole episodes
+
+
+@cache
+def _loops_of(code: CodeType) -> tuple[tuple[int, int], ...]:
+    """First and last instruction of each loop."""
+    jumps = (i for i in dis.get_instructions(code) if i.opcode in dis.hasjrel)
+    return tuple((i.argval, i.offset) for i in jumps if i.argval < i.offset)
 
 
 def _judge(site: Site, path: int, previous: int, given: list[Any]) -> Any:
@@ -120,6 +154,9 @@ def _judge(site: Site, path: int, previous: int, given: list[Any]) -> Any:
     led = _led_to_step(site, path, counter)
     site.env = env
     before = _sites.get(previous)
+    width = _width(given)
+    if previous == path and site.answer in (policy_forward, policy_rest) and not raw and width != site.width:
+        return policy_rest  # `for layer in self.layers: x = layer(x)`
     if before is not None and (fits or before.answer is policy_rest) and not (grad and not fits):
         leader = before.leader or previous
         if before.answer in (policy_forward, policy_rest) and leader != path:
@@ -138,12 +175,17 @@ def _judge(site: Site, path: int, previous: int, given: list[Any]) -> Any:
             if site.evaluates:
                 return evaluate_forward
             _note_rows(rows)
+            site.width = width
             return policy_forward
         if not grad:
             return policy_value
     if site.acts and not grad and not site.went_backward:  # planning: many states for one action
         return policy_forward
     return learner_forward
+
+
+def _width(given: list[Any]) -> int:
+    return int(given[0].shape[-1]) if given and len(given[0].shape) else 0
 
 
 def _note_rows(rows: int) -> None:

@@ -17,9 +17,11 @@ from typing import Any
 from hotloop._util import HOTLOOP_VERSION, strict_json
 from hotloop._util.interrupts import is_users, suppress_own
 from hotloop.capture.folder import CAPTURE_VARIABLE, RUN_ID_VARIABLE
-from hotloop.instrument import channels, libraries, process_facts
+from hotloop.instrument import libraries, process_facts
+from hotloop.instrument.channels.logged_calls import begin_virtual_speedup
+from hotloop.instrument.channels.logged_libraries import log_messages
+from hotloop.instrument.channels.totals import channels_with_news
 from hotloop.instrument.libraries import Instrumentation
-from hotloop.instrument.messages import begin_virtual_speedup, log_messages
 from hotloop.instrument.patch import Patch
 from hotloop.measure.core_shared import RECORD_CALLS, RECORD_ROUNDS, RECORD_TIMELINE
 from hotloop.measure.profiler import default
@@ -160,7 +162,7 @@ def _news() -> list[dict[str, Any]]:
     distributed: Any = sys.modules.get("hotloop.instrument.torch_distributed")
     if distributed is not None:
         distributed.note_logged()
-    return channels.new_channels()
+    return channels_with_news()
 
 
 def sample_lines_after_fork() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
@@ -24,6 +25,16 @@ _OUTER = {
 def patch_core(module: ModuleType, into: Patches) -> None:
     """`gymnasium.core`: every subclass of `Env`, existing and future."""
     after = {"step": step_counting.single_step, "reset": step_counting.single_reset}
+    methods = functools.partial(_methods, hollow=module.Wrapper, after=after)
+    into.apply([follow_subclasses(module.Env, methods, into)])
+
+
+def patch_old_core(module: ModuleType, into: Patches) -> None:
+    """`gym.core` of OpenAI's Gym, which came before: until 0.26 its steps had one flag, `done`."""
+    version = str(getattr(sys.modules.get("gym"), "__version__", "0"))
+    numbers = [int(part) if part.isdecimal() else 0 for part in version.split(".")[:2]]
+    counter = step_counting.single_step if numbers >= [0, 26] else step_counting.done_step
+    after = {"step": counter, "reset": step_counting.forget_after_reset(counter)}
     methods = functools.partial(_methods, hollow=module.Wrapper, after=after)
     into.apply([follow_subclasses(module.Env, methods, into)])
 

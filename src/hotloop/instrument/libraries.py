@@ -13,6 +13,7 @@ from hotloop.instrument import acting_or_learning, process_facts, step_counting
 from hotloop.instrument.gap_names import gap_namer
 from hotloop.instrument.import_hook import ImportHook
 from hotloop.instrument.patch import Patch, Patches
+from hotloop.instrument.plain_envs import watch_classes
 from hotloop.instrument.standard_library import watch_garbage_collector
 from hotloop.measure.core_shared import RECORD_GAPS
 from hotloop.measure.profiler import default
@@ -20,6 +21,7 @@ from hotloop.measure.profiler import default
 # module -> our function that patches it, as "module:function"
 LIBRARIES = {
     "gymnasium.core": "hotloop.instrument.gymnasium:patch_core",
+    "gym.core": "hotloop.instrument.gymnasium:patch_old_core",
     "gymnasium.vector.vector_env": "hotloop.instrument.gymnasium:patch_vector",
     "gymnasium.vector.async_vector_env": "hotloop.instrument.gymnasium:patch_async",
     "torch": "hotloop.instrument.torch:patch_torch",
@@ -35,10 +37,13 @@ LIBRARIES = {
     "lightning.pytorch.loops.evaluation_loop": "hotloop.instrument.lightning:patch_evaluation_loop",
     "pytorch_lightning.loops.evaluation_loop": "hotloop.instrument.lightning:patch_evaluation_loop",
     "torch.utils.data.dataloader": "hotloop.instrument.torch:patch_data",
+    "asyncio": "hotloop.instrument.asyncio:patch_package",
     "cloudpickle.cloudpickle": "hotloop.instrument.standard_library:patch_cloudpickle",
     "multiprocessing.connection": "hotloop.instrument.standard_library:patch_connection",
     "multiprocessing.queues": "hotloop.instrument.standard_library:patch_queues",
     "queue": "hotloop.instrument.standard_library:patch_queue",
+    "selectors": "hotloop.instrument.standard_library:patch_selectors",
+    "socket": "hotloop.instrument.standard_library:patch_socket",
     "threading": "hotloop.instrument.standard_library:patch_threading",
     "subprocess": "hotloop.instrument.standard_library:patch_subprocess",
     "torch.distributed.distributed_c10d": "hotloop.instrument.torch_distributed:patch_collectives",
@@ -72,6 +77,10 @@ LIBRARIES = {
     "tianshou.data.buffer.buffer_base": "hotloop.instrument.tianshou:patch_buffers",
     "tianshou.algorithm.algorithm_base": "hotloop.instrument.tianshou:patch_algorithms",
     "tianshou.trainer": "hotloop.instrument.tianshou:patch_trainer",
+    "pufferlib.pufferlib": "hotloop.instrument.pufferlib:patch_envs",
+    "pufferlib.emulation": "hotloop.instrument.pufferlib:patch_emulation",
+    "pufferlib.vector": "hotloop.instrument.pufferlib:patch_vector",
+    "pufferlib.pufferl": "hotloop.instrument.pufferlib:patch_trainer",
     "ray._private.worker": "hotloop.instrument.ray:patch_worker",
     "ray._private.serialization": "hotloop.instrument.ray:patch_serialization",
     "ray.actor": "hotloop.instrument.ray:patch_actor",
@@ -94,7 +103,7 @@ LIBRARIES = {
 }
 # Imports slow enough to deserve a region.
 SLOW_IMPORTS = ("numpy", "scipy", "torch", "gymnasium", "stable_baselines3", "sb3_contrib", "torchrl",
-                "tensordict", "tianshou", "ray", "jax", "matplotlib", "pandas", "tensorboard",
+                "tensordict", "tianshou", "pufferlib", "ray", "jax", "matplotlib", "pandas", "tensorboard",
                 "wandb")  # fmt: skip
 
 
@@ -106,6 +115,7 @@ class Instrumentation:
 
     def __init__(self, only: str = "") -> None:
         self.patches = Patches()
+        self._only = only
         self.failures: list[str] = []
         after: dict[str, Callable[[ModuleType], None]] = dict.fromkeys(SLOW_IMPORTS, lambda module: None)
         after |= {name: self._patcher(target) for name, target in LIBRARIES.items()}
@@ -139,6 +149,8 @@ class Instrumentation:
         default.recorder.locate = True
         self.hook.install()
         self._undo.append(watch_garbage_collector())
+        if not self._only:
+            self._undo.append(watch_classes(self.patches))
 
     def remove(self) -> list[Patch]:
         """Remove everything; returns the patches that stay because someone else has patched over them."""

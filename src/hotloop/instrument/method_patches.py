@@ -1,4 +1,4 @@
-"""Common patches: a method as a fixed region, or as a region of its own below a fixed one."""
+"""Common patches: a method as a fixed region, or as its own region below a fixed one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def defines(cls: type, name: str) -> bool:
 
 
 def patch_below(cls: type, name: str, outer: Any, category: str, after: Any = None) -> Patch:
-    """Record the method as a region of its own (`Class.method`) below `outer`.
+    """Record the method as its own region (`Class.method`) below `outer`.
 
     The category is explicit, since it cannot be guessed from the name of a class.
     """
@@ -49,6 +49,11 @@ def traceable(patch: Patch, plain: Callable[..., Any] | None = None) -> Patch:
     else:
         _untraceable[patch] = plain
     return patch
+
+
+def compiles() -> bool:
+    """Whether something has been compiled in this process."""
+    return _compiles
 
 
 def begin_compiling() -> None:

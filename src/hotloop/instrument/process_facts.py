@@ -80,7 +80,8 @@ def at_fork(forget: Callable[[], None]) -> None:
 def _forget_parent() -> None:
     global _started_ns
     _started_ns = time.time_ns()
-    _facts.pop("optimizers", None)
+    for name in ("optimizers", "gradients", "positions"):
+        _facts.pop(name, None)
 
 
 at_fork(_forget_parent)

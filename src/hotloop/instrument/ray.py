@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 from hotloop._util.interrupts import is_users, suppress_own
-from hotloop.capture.region_names import RAY_IDLE, RAY_WAIT_FOR
+from hotloop.capture.region_names import RAY_IDLE, RAY_TASK, RAY_WAIT_FOR
 from hotloop.instrument import ray_times
 from hotloop.instrument.patch import Patch, Patches
 from hotloop.instrument.ray_driver import WRAPPERS, class_name, describe, own_work, patch_connect
@@ -27,16 +28,19 @@ ray_put = default.profile("ray_put", "ipc")
 ray_submit = default.profile("ray_submit", "ipc")
 ray_serialize = default.profile("ray_serialize", "ipc")
 ray_deserialize = default.profile("ray_deserialize", "ipc")
-ray_task = default.profile("ray_task", "other")
+ray_task = default.profile(RAY_TASK, "other")
 ray_idle = default.profile(RAY_IDLE, "wait")
 
 MOST_NAMES = 1 << 16
-_names: dict[bytes, str] = {}  # of results that were not asked for yet: object id -> "Class.method"
+_names: dict[bytes, str] = {}  # of tasks that were submitted here: task id -> "Class.method"
 _waits: dict[str, Any] = {}  # "Class.method" -> region of waiting for it
 
 
 def patch_worker(module: ModuleType, into: Patches) -> None:
-    """`ray._private.worker`, and the names in `ray` itself if that was imported before."""
+    """`ray._private.worker`, and the names in `ray` itself if that was imported before, as in workers.
+
+    There, most are functions around those of the module: they start Ray at the first call.
+    """
     package = sys.modules.get("ray")
     makers = {
         "init": _recorded(ray_init),
@@ -47,9 +51,18 @@ def patch_worker(module: ModuleType, into: Patches) -> None:
     for name, make in makers.items():
         original = getattr(module, name)
         into.apply([Patch(module, name, make)])
-        if package is not None and vars(package).get(name) is original:
+        public = vars(package).get(name) if package is not None else None
+        if public is original:
             into.apply([Patch(package, name, functools.partial(_replaced, getattr(module, name)))])
+        elif original in _inside(public):
+            into.apply([Patch(package, name, make)])
     patch_connect(module, into)
+
+
+def _inside(function: Any) -> Iterator[Any]:
+    """The functions that a decorated one calls, as `functools.wraps` tells."""
+    while (function := getattr(function, "__wrapped__", None)) is not None:
+        yield function
 
 
 def _replaced(ours: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
@@ -64,16 +77,14 @@ def _waiting(region: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Record as waiting, with a region inside that says for which method."""
 
     def make(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(refs: Any = None, *args: Any, **kwargs: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
             if not default.recorder.epoch or own_work.is_open():
-                return function(refs, *args, **kwargs)
+                return function(*args, **kwargs)
+            refs = args[0] if args else kwargs.get("object_refs", kwargs.get("ray_waitables"))
             with region, _wait_for(refs):
-                return function(refs, *args, **kwargs)
+                return function(*args, **kwargs)
 
-        def by_name(*args: Any, **kwargs: Any) -> Any:
-            return call(*args, **kwargs) if args else function(**kwargs)
-
-        return by_name
+        return call
 
     return make
 
@@ -83,8 +94,7 @@ def _wait_for(refs: Any) -> Any:
     name = "an object"
     try:
         first = refs[0] if isinstance(refs, (list, tuple)) and refs else refs
-        if hasattr(first, "binary"):
-            name = _names.get(first.binary(), name)
+        name = _names.get(_task_of(first) or b"", name)
     except Exception as error:
         if is_users(error):
             raise
@@ -92,6 +102,15 @@ def _wait_for(refs: Any) -> Any:
     if found is None:
         found = _waits[name] = default.profile(f"{RAY_WAIT_FOR}{name}", "wait")
     return found
+
+
+def _task_of(ref: Any) -> bytes | None:
+    """The id of the task whose result this is; None for anything that is no reference.
+
+    Results that a generator yields have the id of its task, too.
+    """
+    ref = getattr(ref, "_generator_ref", ref)
+    return ref.task_id().binary() if hasattr(ref, "task_id") else None
 
 
 # -- submitting ------------------------------------------------------------------------------------
@@ -153,16 +172,14 @@ def _submitting(name_of: Callable[[Any], str], function: Callable[..., Any]) -> 
 
 
 def _note(result: Any, name: str) -> None:
-    """Remember what results are called, by their ids: a reference would keep the object alive."""
+    """Remember what the task of these results is called, by its id: a reference would keep them alive."""
     if len(_names) > MOST_NAMES:
         for old in list(_names)[: MOST_NAMES // 2]:
             del _names[old]
-    refs = result if isinstance(result, list) else (result,)
-    for ref in refs:
-        if hasattr(ref, "binary"):
-            _names[ref.binary()] = name
-    if refs and hasattr(refs[0], "task_id"):
-        ray_times.submitted(refs[0].task_id().binary(), name)
+    task = _task_of(result[0] if isinstance(result, list) and result else result)
+    if task is not None:
+        _names[task] = name
+        ray_times.submitted(task, name)
 
 
 # -- objects ---------------------------------------------------------------------------------------
@@ -197,6 +214,9 @@ def patch_serialization(module: ModuleType, into: Patches) -> None:
 # -- running tasks in a worker ---------------------------------------------------------------------
 
 
+_waiting_thread = threading.local()  # has `idle` in threads that wait for their next task
+
+
 def begin_worker(module: ModuleType, into: Patches) -> None:
     """Record what this worker of Ray runs; called in its main thread before the first task."""
     manager: Any = sys.modules["ray._private.function_manager"]
@@ -221,7 +241,8 @@ def _executing_methods(make_executor: Callable[..., Any]) -> Callable[..., Any]:
                 qualified = qualified if mine is None else f"{class_name(mine)}.{method_name}"
             region = default.profile(qualified, "other")
             if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
-                return make_executor(self, method_name, decorate(region, method), *args)
+                inner = decorate(region, method)
+                return make_executor(self, method_name, decorate(ray_task, inner), *args)
         executor = make_executor(self, method_name, method, *args)
         if region is None or method_name.startswith("__ray"):
             return executor
@@ -252,28 +273,49 @@ def _executing_functions(get_info: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _running(region: Any, function: Callable[..., Any], begins: bool = False) -> Callable[..., Any]:
-    """Run a task in its region; in the main thread, the time between two tasks is waiting.
+    """Run a task in its region; the time between two tasks of a thread is waiting.
 
-    `begins`: it is the `__init__` of an actor.
+    `begins`: it is the `__init__` of an actor. A function that generates results only makes a generator when
+    it is called; Ray runs that afterwards, so the call is recorded then.
     """
     worker: Any = sys.modules["ray._private.worker"].global_worker
+    generates = inspect.isgeneratorfunction(getattr(function, "method", function))
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_main:
+    def begin() -> int:
+        if threading.current_thread() is threading.main_thread() or hasattr(_waiting_thread, "idle"):
             ray_idle.__exit__()
+            vars(_waiting_thread).pop("idle", None)
         begin_ns = time.monotonic_ns()
         if not begins:
             with suppress_own(Exception):
                 ray_times.began(worker.current_task_id.binary())
+        return begin_ns
+
+    def end(begin_ns: int) -> None:
+        if begins:
+            with suppress_own(Exception):
+                ray_times.started(worker.actor_id.binary(), begin_ns)
+                default.origin_changed()
+        if threading.current_thread() is threading.main_thread():
+            ray_idle.__enter__()
+        elif asyncio._get_running_loop() is None:  # one of several threads of an actor, and no event loop
+            _waiting_thread.idle = True
+            ray_idle.__enter__()
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        begin_ns = begin()
         try:
             with ray_task, region:
                 return function(*args, **kwargs)
         finally:
-            if begins:
-                with suppress_own(Exception):
-                    ray_times.started(worker.actor_id.binary(), begin_ns)
-            if is_main:
-                ray_idle.__enter__()
+            end(begin_ns)
 
-    return run
+    def generate(*args: Any, **kwargs: Any) -> Any:
+        begin_ns = begin()
+        try:
+            with ray_task, region:
+                return (yield from function(*args, **kwargs))
+        finally:
+            end(begin_ns)
+
+    return generate if generates else run

@@ -31,10 +31,13 @@ from hotloop.instrument.ray_node import FOLDED, Asked, News, boot_id, store
 from hotloop.measure import origin
 from hotloop.measure.profiler import default
 
-INTERVAL_S = 2.0  # between two rounds over all nodes
+INTERVAL_S = 2.0  # between two rounds over all nodes, or longer so that
+MOST_OF_A_CORE = 0.005  # is what their thread takes; at most
+LONGEST_S = 30.0
 ANSWER_S = 20.0  # a node that answers later than this is asked again in the next round
 START_S = 120.0  # until its actor runs
 END_S = 15.0  # for the last round, when the driver is about to leave
+CLOCK_S = 30.0  # between two measurements of a node's clock, which cost 30 ms of CPU time
 ROUND_TRIPS = 16  # of which the fastest tells the offset of a clock
 MOST_PARTS_VARIABLE = "HOTLOOP_SUMMARY_ABOVE"  # environment of the driver; replaces:
 MOST_PARTS = 64  # recordings of a node that are sent one by one; with more of them it sends a summary
@@ -200,6 +203,7 @@ class NodeLink:
         self.files: set[str] = set()  # that it has sent
         self.folded = 0  # processes in its summary; 0: it sends its recordings
         self.clock: list[list[int]] = []  # driver's monotonic time, offset, uncertainty, each in ns
+        self.clock_due_s = 0.0  # monotonic time of the next measurement
 
     def facts(self) -> dict[str, Any]:
         """As saved in the capture."""
@@ -256,7 +260,9 @@ class Cluster:
                 self._lock.release()
 
     def _run(self) -> None:
-        while not self._ends.wait(INTERVAL_S):
+        pause_s, before_s = INTERVAL_S, 0.0
+        while not self._ends.wait(pause_s):
+            began_s = time.thread_time()
             with self._lock:
                 if self._ends.is_set():
                     return
@@ -266,6 +272,8 @@ class Cluster:
                     if is_users(error):
                         raise
                     self._say("round", f"news of the other nodes could not be collected ({error!r})")
+            took_s = time.thread_time() - began_s
+            pause_s, before_s = pause_after(before_s, took_s), took_s
 
     def _say(self, key: str, sentence: str) -> None:
         if key not in self._told:
@@ -290,7 +298,9 @@ class Cluster:
         self._greet([link for link in asked if link.hello is None], deadline)
         known = [link for link in asked if link.hello is not None and not link.problem]
         for link in known:
-            self._measure_clock(link, deadline)
+            if last or time.monotonic() >= link.clock_due_s:
+                link.clock_due_s = time.monotonic() + CLOCK_S
+                self._measure_clock(link, deadline)
         self._fetch(known, deadline, last)
         for link in self.nodes.values():
             self._save(link)
@@ -406,6 +416,11 @@ class Cluster:
     def _save(self, link: NodeLink) -> None:
         with suppress_own(OSError):
             write_atomically(self.folder / FOLDER / f"{link.id}.json", json_text(link.facts()))
+
+
+def pause_after(before_s: float, took_s: float) -> float:
+    """How long to wait, from the CPU time of two rounds: the cheaper one, as one may have done more."""
+    return min(max(INTERVAL_S, min(before_s, took_s) / MOST_OF_A_CORE), LONGEST_S)
 
 
 MOST_OFFSETS = 256

@@ -10,13 +10,7 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
-from hotloop.instrument.acting_or_learning import (
-    evaluate_forward,
-    learner_forward,
-    policy_forward,
-    policy_rest,
-    policy_value,
-)
+from hotloop.instrument.acting_or_learning import FORWARD, learner_forward, policy_forward
 from hotloop.instrument.method_patches import defines, patch_outermost, traceable
 from hotloop.instrument.patch import Patch, Patches, follow_subclasses
 from hotloop.measure.profiler import default
@@ -31,10 +25,9 @@ update_learners = _profile("update_learners", "framework")
 weights_sync = _profile("weights_sync")
 loss = _profile("loss")
 evaluate = _profile("evaluate")
-FORWARD = (policy_forward, policy_rest, policy_value, learner_forward, evaluate_forward)
 
 
-def _methods(base: type, regions: dict[str, Any], into: Patches) -> None:
+def _record_methods(base: type, regions: dict[str, Any], into: Patches) -> None:
     """Record these methods, outermost calls only, of a class and all that derive from it."""
 
     def methods(cls: type) -> Iterable[Patch]:
@@ -47,7 +40,7 @@ def _methods(base: type, regions: dict[str, Any], into: Patches) -> None:
 
 def patch_algorithms(module: ModuleType, into: Patches) -> None:
     """`ray.rllib.algorithms.algorithm`: in the driver."""
-    _methods(module.Algorithm, {"training_step": training_step, "evaluate": evaluate}, into)
+    _record_methods(module.Algorithm, {"training_step": training_step, "evaluate": evaluate}, into)
 
 
 def patch_rollout_ops(module: ModuleType, into: Patches) -> None:
@@ -57,13 +50,13 @@ def patch_rollout_ops(module: ModuleType, into: Patches) -> None:
 
 def patch_learner_group(module: ModuleType, into: Patches) -> None:
     """`ray.rllib.core.learner.learner_group`: in the driver, waiting for the learners."""
-    _methods(module.LearnerGroup, {"update": update_learners}, into)
+    _record_methods(module.LearnerGroup, {"update": update_learners}, into)
 
 
 def patch_env_runner_group(module: ModuleType, into: Patches) -> None:
     """`ray.rllib.env.env_runner_group`: in the driver, sending weights."""
     names = ("sync_weights", "sync_env_runner_states")
-    _methods(module.EnvRunnerGroup, dict.fromkeys(names, weights_sync), into)
+    _record_methods(module.EnvRunnerGroup, dict.fromkeys(names, weights_sync), into)
 
 
 def patch_env_runners(module: ModuleType, into: Patches) -> None:
@@ -130,4 +123,4 @@ def patch_modules(module: ModuleType, into: Patches) -> None:
 
 def patch_learners(module: ModuleType, into: Patches) -> None:
     """`ray.rllib.core.learner.learner`: updates of a learner."""
-    _methods(module.Learner, {"update": learner_update, "compute_losses": loss}, into)
+    _record_methods(module.Learner, {"update": learner_update, "compute_losses": loss}, into)

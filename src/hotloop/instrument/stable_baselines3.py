@@ -13,13 +13,7 @@ from typing import Any
 
 from hotloop._util.interrupts import suppress_own
 from hotloop.instrument import process_facts, step_counting
-from hotloop.instrument.acting_or_learning import (
-    evaluate_forward,
-    learner_forward,
-    policy_forward,
-    policy_rest,
-    policy_value,
-)
+from hotloop.instrument.acting_or_learning import FORWARD, learner_forward, policy_forward, policy_value
 from hotloop.instrument.method_patches import (
     defines,
     patch_below,
@@ -48,7 +42,7 @@ advantage = _profile("advantage")
 callback = _profile("callback", "framework")
 log = _profile("log")
 evaluate = _profile("evaluate")
-FORWARD = (policy_forward, policy_rest, policy_value, learner_forward, evaluate_forward, optimizer_step)
+NETWORK_CALLS = (*FORWARD, optimizer_step)
 
 
 # -- vector envs ---------------------------------------------------------------------------------
@@ -166,7 +160,7 @@ def patch_policies(module: ModuleType, into: Patches) -> None:
             return learning.wrap(
                 method or f,
                 outer=learner_forward,
-                no_outer_inside=FORWARD,
+                no_outer_inside=NETWORK_CALLS,
                 choose=torch.is_grad_enabled,
                 always=(train,),
                 otherwise=collecting,
@@ -196,7 +190,7 @@ def _predict(cls: type) -> Patch:
 
     def make(f: Callable[..., Any]) -> Any:
         plain = getattr(f, "__wrapped__", f) if inherited else f
-        return asked.wrap(plain, outer=policy_forward, skip_inside=FORWARD)
+        return asked.wrap(plain, outer=policy_forward, skip_inside=NETWORK_CALLS)
 
     return traceable(Patch(cls, "predict", make))
 

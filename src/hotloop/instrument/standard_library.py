@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import gc
+import threading
 from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any
 
-from hotloop.instrument import channels
+from hotloop.instrument.channels import totals
+from hotloop.instrument.channels.identity import remember_ends
 from hotloop.instrument.method_patches import patch_outermost
 from hotloop.instrument.patch import Patch, Patches
 from hotloop.measure.profiler import default
@@ -19,24 +21,22 @@ queue_wait = default.profile("queue_wait", "wait")
 queue_put = default.profile("queue_put", "wait")
 condition_wait = default.profile("condition_wait", "wait")
 process_wait = default.profile("process_wait", "wait")
+shut_down = default.profile("shut_down", "other")
 gc_pause = default.profile("gc_pause", "framework")
 
 
 def patch_connection(module: ModuleType, into: Patches) -> None:
     """`multiprocessing.connection`: where SubprocVecEnv, AsyncVectorEnv and Pipe wait."""
     connection: Any = module.Connection
-    into.apply([Patch(module, "Pipe", channels.note_pair)])
+    into.apply([Patch(module, "Pipe", remember_ends)])
     into.apply(
-        _channel(connection, name, ipc_wait, channels.of_connection)
-        for name in ("recv", "recv_bytes", "poll")
+        _channel(connection, name, ipc_wait, totals.region_of_pipe) for name in ("recv", "recv_bytes", "poll")
     )
-    into.apply(
-        _channel(connection, name, ipc_send, channels.of_connection) for name in ("send", "send_bytes")
-    )
+    into.apply(_channel(connection, name, ipc_send, totals.region_of_pipe) for name in ("send", "send_bytes"))
 
 
 def _channel(owner: Any, name: str, region: Any, detail: Any, skip_inside: tuple[Any, ...] = ()) -> Patch:
-    """Record a method as `region`, and below it each pipe or queue by a region of its own."""
+    """Record a method as `region`, and below it the region of the pipe or queue."""
     aside = skip_inside or (ipc_wait, ipc_send)
     return Patch(owner, name, lambda f: region.wrap(f, skip_inside=aside, detail=detail))
 
@@ -79,10 +79,34 @@ def patch_queues(module: ModuleType, into: Patches) -> None:
     for queue in (module.Queue, module.SimpleQueue):
         into.apply(
             [
-                _channel(queue, "get", ipc_wait, channels.of_queue),
-                _channel(queue, "put", ipc_send, channels.of_queue),
+                _channel(queue, "get", ipc_wait, totals.region_of_queue),
+                _channel(queue, "put", ipc_send, totals.region_of_queue),
             ]
         )
+
+
+def patch_socket(module: ModuleType, into: Patches) -> None:
+    """`socket`: waiting for another process, or for another computer."""
+    socket: Any = module.socket
+    into.apply(
+        _channel(socket, name, ipc_wait, totals.region_of_socket) for name in ("recv", "recv_into", "accept")
+    )
+    for name in ("send", "sendall"):
+        into.apply(
+            [
+                Patch(socket, name, totals.count_bytes),
+                _channel(socket, name, ipc_send, totals.region_of_socket),
+            ]
+        )
+
+
+def patch_selectors(module: ModuleType, into: Patches) -> None:
+    """`selectors`: where asyncio waits for whatever comes first."""
+    aside = (ipc_wait, ipc_send, queue_wait, queue_put, condition_wait)
+    for name in ("EpollSelector", "PollSelector", "SelectSelector"):
+        if hasattr(module, name):
+            selector: Any = getattr(module, name)
+            into.apply([Patch(selector, "select", lambda f: ipc_wait.wrap(f, skip_inside=aside))])
 
 
 def patch_queue(module: ModuleType, into: Patches) -> None:
@@ -91,22 +115,36 @@ def patch_queue(module: ModuleType, into: Patches) -> None:
     aside = (queue_wait, queue_put, ipc_wait)
     into.apply(
         [
-            _channel(queue.Queue, "get", queue_wait, channels.of_thread_queue, aside),
-            _channel(queue.Queue, "put", queue_put, channels.of_thread_queue, aside),
+            _channel(queue.Queue, "get", queue_wait, totals.region_of_thread_queue, aside),
+            _channel(queue.Queue, "put", queue_put, totals.region_of_thread_queue, aside),
         ]
     )
 
 
 def patch_threading(module: ModuleType, into: Patches) -> None:
-    """`threading`: waiting for an event or a condition, or for a thread to end."""
+    """`threading`: waiting for an event or a condition, or for threads to end, also when the program does."""
     aside = (condition_wait, queue_wait, queue_put, ipc_wait, ipc_send)
-    threading: Any = module
+    of_threads: Any = module
     into.apply(
         [
-            Patch(threading.Condition, "wait", lambda f: condition_wait.wrap(f, skip_inside=aside)),
-            Patch(threading.Thread, "join", lambda f: condition_wait.wrap(f, skip_inside=aside)),
+            Patch(of_threads.Condition, "wait", lambda f: condition_wait.wrap(f, skip_inside=aside)),
+            Patch(of_threads.Thread, "join", lambda f: condition_wait.wrap(f, skip_inside=aside)),
+            Patch(module, "_shutdown", _shutting_down),
         ]
     )
+
+
+def _shutting_down(shutdown: Callable[[], Any]) -> Callable[[], Any]:
+    """Where Python waits for other threads at its end; it does not need to if there are none."""
+
+    def _shutdown() -> Any:
+        here = threading.current_thread()
+        if all(thread.daemon or thread is here for thread in threading.enumerate()):
+            return shutdown()
+        with shut_down:
+            return shutdown()
+
+    return _shutdown
 
 
 def patch_subprocess(module: ModuleType, into: Patches) -> None:

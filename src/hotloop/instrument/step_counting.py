@@ -28,7 +28,7 @@ _counters: list[tuple[Any, bool]] = []  # and whether it counts vector envs
 _observers: list[tuple[Any, bool]] = []
 _report: Callable[..., object] | None = None
 enabled = True
-trains = False  # an env was stepped outside of evaluations
+trains = False  # an env was stepped outside of evaluations, or training began without any env
 MAX_ENVS = 32  # kinds of envs that are noted
 # Words in names of functions that play to see how good a policy is. Plain `test` would be any test function.
 EVALUATION = frozenset({"eval", "evaluate", "evaluates", "evaluation", "validate", "validation"})
@@ -42,9 +42,10 @@ AROUND_TRAINING = frozenset(
 )
 
 
+ACTIONS = frozenset({"action", "actions", "act", "acts"})  # what a function gets that scores them
 MAX_NAMED = 1000  # pairs of an env and a function whose names were looked at
 MAX_FRAMES = 40  # that are searched for the name of an env
-LIBRARIES = ("gymnasium", "gym", "hotloop", "stable_baselines3", "torchrl", "tianshou")
+LIBRARIES = ("gymnasium", "gym", "hotloop", "stable_baselines3", "torchrl", "tianshou", "pufferlib")
 # Whether an env is there for evaluation, by its id and the function that steps it
 _named: dict[tuple[int, CodeType], tuple[weakref.ref[Any], bool]] = {}
 _evaluating: set[CodeType] = set()  # functions that only step such envs
@@ -80,6 +81,13 @@ def total_steps() -> int:
     for observer, _ in _observers:
         total += observer.calls
     return total
+
+
+def went_backward() -> None:
+    """A backward pass ended: before the first env step, so training learns from data it had before."""
+    global trains
+    if not trains and not total_steps():
+        trains = True
 
 
 def drop_observations() -> None:
@@ -217,16 +225,31 @@ def _says_evaluation(name: str) -> bool:
 
 
 def in_evaluation(frame: FrameType | None) -> bool:
-    """Whether a function on the stack is named after evaluation; `evaluate` of a network is not meant."""
+    """Whether a function on the stack is named after evaluation.
+
+    `evaluate` of a network is not meant, nor one that gets actions: those are parts of a loss.
+    """
     module = getattr(sys.modules.get("torch"), "nn", None)
     while frame is not None:
         code = frame.f_code
-        if evaluates(code.co_name):
+        if evaluates(code.co_name) or (code.co_name == "test" and _gets_one_tested(code)):
             has_self = code.co_argcount > 0 and code.co_varnames[0] == "self"
-            if not (has_self and module and isinstance(frame.f_locals.get("self"), module.Module)):
+            of_network = has_self and module and isinstance(frame.f_locals.get("self"), module.Module)
+            if not of_network and not _gets_actions(code):
                 return True
         frame = frame.f_back
     return False
+
+
+def _gets_one_tested(code: CodeType) -> bool:
+    """`test(actor)`: like `test_agent(env)`."""
+    return not TESTED.isdisjoint(name.lower() for name in code.co_varnames[: code.co_argcount])
+
+
+def _gets_actions(code: CodeType) -> bool:
+    """`evaluate(self, observations, actions)` of PPO: log-probabilities for the loss."""
+    given = code.co_varnames[: code.co_argcount]
+    return any(not ACTIONS.isdisjoint(name.lower().split("_")) for name in given)
 
 
 def evaluates_only(frame: FrameType | None) -> bool:
@@ -277,7 +300,8 @@ def _flat(item: Any) -> list[Any]:
 def is_evaluation(env: Any, frame: FrameType) -> bool:
     """Whether an env that begins to be stepped is played to see how good the policy is.
 
-    Evolution strategies train by what others call evaluating: an evaluation comes after steps that are none.
+    Evolution strategies train by what others call evaluating: an evaluation comes after steps that are none,
+    or after gradients from data that no env of this run gave.
     """
     global trains
     found = is_evaluation_env(env, frame) or in_evaluation(frame)
@@ -287,6 +311,8 @@ def is_evaluation(env: Any, frame: FrameType) -> bool:
         while above is not None:
             _training.add(above.f_code)
             above = above.f_back
+    if found and trains and not process_facts.has("evaluates"):
+        process_facts.note("evaluates", True)
     return found and trains
 
 
@@ -309,6 +335,7 @@ def _new_vector_env(env: Any) -> bool | None:
 
 # Gymnasium's steps return (observation, reward, terminated, truncated, info).
 single_step = new_counter(1, (2, 3), is_vector=False)
+done_step = new_counter(1, (2,), is_vector=False)  # (observation, reward, done[, info]), as it was before
 vector_step = new_counter(1, (2, 3), is_vector=True, resets_cost_a_step=_new_vector_env)
 single_reset = forget_after_reset(single_step)
 vector_reset = forget_after_reset(vector_step)

@@ -12,13 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from hotloop.instrument import step_counting
-from hotloop.instrument.acting_or_learning import (
-    evaluate_forward,
-    learner_forward,
-    policy_forward,
-    policy_rest,
-    policy_value,
-)
+from hotloop.instrument.acting_or_learning import FORWARD, learner_forward, policy_forward
 from hotloop.instrument.method_patches import (
     defines,
     patch_below,
@@ -42,7 +36,7 @@ replay_push = _profile("replay_push")
 replay_sample = _profile("replay_sample")
 advantage = _profile("advantage")
 evaluate = _profile("evaluate")
-FORWARD = (policy_forward, policy_rest, policy_value, learner_forward, evaluate_forward, optimizer_step)
+NETWORK_CALLS = (*FORWARD, optimizer_step)
 
 
 # -- vector envs ---------------------------------------------------------------------------------
@@ -180,7 +174,7 @@ def patch_algorithms(module: ModuleType, into: Patches) -> None:
             return learning.wrap(
                 call,
                 outer=learner_forward,
-                no_outer_inside=FORWARD,
+                no_outer_inside=NETWORK_CALLS,
                 choose=bool,  # acting, except in an update
                 always=(train,),
                 otherwise=acting,

@@ -24,8 +24,9 @@ from hotloop.instrument.acting_or_learning import (
 from hotloop.instrument.compilers import compilation
 from hotloop.instrument.method_patches import begin_compiling
 from hotloop.instrument.patch import Patch, Patches
+from hotloop.instrument.sampled_passes import WhileRecording, passes
 from hotloop.instrument.trial_patch import live_objects
-from hotloop.instrument.update_counting import count_step
+from hotloop.instrument.update_counting import count_step, note_optimizer
 from hotloop.measure.device import TorchDevice
 from hotloop.measure.profiler import default
 
@@ -40,6 +41,12 @@ data_load = _profile("data_load")
 READS = ("item", "tolist")  # not `numpy`, which is only a view
 MOVES = ("cpu", "to", "cuda")  # move nothing as long as there is only main memory
 _at_first_use: list[Callable[[], None]] = []  # called when the script first uses CUDA
+
+
+def passed(tensor: Any, result: Any) -> None:
+    """A backward pass ended."""
+    went_backward(tensor, result)
+    passes.passed()
 
 
 def patch_torch(torch: ModuleType, into: Patches) -> None:
@@ -64,12 +71,12 @@ def patch_torch(torch: ModuleType, into: Patches) -> None:
             Patch(
                 torch.Tensor,
                 "backward",
-                lambda f: backward.wrap(f, skip_inside=(backward, compilation), after=went_backward),
+                lambda f: backward.wrap(f, skip_inside=(backward, compilation), after=passed),
             ),
             Patch(
                 torch.autograd,
                 "backward",
-                lambda f: backward.wrap(f, skip_inside=(backward, compilation), after=went_backward),
+                lambda f: backward.wrap(f, skip_inside=(backward, compilation), after=passed),
             ),
             Patch(torch.autograd, "grad", lambda f: backward.wrap(f, skip_inside=(backward, compilation))),
             Patch(torch.optim.Optimizer, "zero_grad", lambda f: zero_grad.wrap(f, skip_inside=(zero_grad,))),
@@ -78,6 +85,8 @@ def patch_torch(torch: ModuleType, into: Patches) -> None:
             Patch(torch, "save", lambda f: checkpoint.wrap(f, skip_inside=(checkpoint,))),
             *(Patch(torch.Tensor, name, lambda f: transfer.wrap(f, skip_inside=inside)) for name in READS),
             _OptimizerSteps(torch.optim.Optimizer),
+            Patch(torch.optim.Optimizer, "add_param_group", _noted_optimizer),
+            WhileRecording(torch),
         ]
     )
 
@@ -143,6 +152,14 @@ def patch_compiler(module: ModuleType, into: Patches) -> None:
         return __init__
 
     into.apply([Patch(contexts, "__init__", watched)])
+
+
+def _noted_optimizer(add_param_group: Any) -> Any:
+    def add(self: Any, *args: Any, **kwargs: Any) -> Any:
+        note_optimizer(self)
+        return add_param_group(self, *args, **kwargs)
+
+    return add
 
 
 def _each_module(call: Any) -> Any:

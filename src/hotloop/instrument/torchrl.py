@@ -15,13 +15,11 @@ from typing import Any
 
 from hotloop.instrument import step_counting
 from hotloop.instrument.acting_or_learning import (
+    FORWARD,
     collector_setup,
-    evaluate_forward,
     learner_forward,
     pick,
     policy_forward,
-    policy_rest,
-    policy_value,
     settled,
 )
 from hotloop.instrument.method_patches import (
@@ -52,15 +50,7 @@ replay_sample = _profile("replay_sample")
 advantage = _profile("advantage")
 loss = _profile("loss")
 evaluate = _profile("evaluate")
-FORWARD = (
-    policy_forward,
-    policy_rest,
-    policy_value,
-    learner_forward,
-    evaluate_forward,
-    optimizer_step,
-    collector_setup,
-)
+NETWORK_CALLS = (*FORWARD, optimizer_step, collector_setup)
 OPERATIONS = ("clone", "to", "select", "exclude", "update")
 
 
@@ -119,7 +109,7 @@ def patch_modules(module: ModuleType, into: Patches) -> None:
     def forward(f: Callable[..., Any]) -> Any:
         return learner_forward.wrap(
             f,
-            skip_inside=FORWARD,
+            skip_inside=NETWORK_CALLS,
             always=(loss, advantage),
             never=(collect_rollouts, rollout),
             otherwise=policy_forward,

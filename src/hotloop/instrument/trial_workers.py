@@ -4,7 +4,7 @@ The script publishes the applied patches on a board: eight bytes of a memory-map
 worker checks the board after each message it receives, before it acts on the message; the workers of
 SubprocVecEnv, AsyncVectorEnv, a DataLoader or a process pool all wait for messages. So an env in a worker
 steps under the patches that were applied when its step was requested. Before the first switch the script
-asks its workers which patches would have an effect there; each worker answers in a file of its own.
+asks its workers which patches would have an effect there; each worker answers in a separate file.
 """
 
 from __future__ import annotations

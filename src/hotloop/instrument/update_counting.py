@@ -7,6 +7,8 @@ env steps, a new training has begun (another algorithm in the same script), and 
 
 from __future__ import annotations
 
+import math
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,12 +19,14 @@ from hotloop.measure.profiler import default
 
 RETIRED_AFTER = 4  # env steps between which others step, but not the optimizer that counts
 
+_look_at_models = default.profile("hotloop_models", "hotloop")  # takes some hundredths of a second, once
 _counts: dict[int, int] = {}  # id of an optimizer -> its steps in this training
 _most = 0  # steps of the optimizer that counts
 _since: dict[int, int] = {}  # steps of others since its last one
 _rested = 0  # different numbers of env steps seen at these
 _rested_at = -1
 _is_paused = False  # steps that are made for comparison only do not count
+_optimizers: dict[int, weakref.ref[Any]] = {}
 _described: dict[int, dict[str, Any]] = {}  # id of an optimizer -> its entry in the facts of this process
 
 
@@ -40,6 +44,9 @@ def count_step(optimizer: Any, result: Any) -> None:
     if _is_paused:
         return
     key = id(optimizer)
+    known = _optimizers.get(key)
+    if known is None or known() is not optimizer:
+        note_optimizer(optimizer)
     steps = _counts[key] = _counts.get(key, 0) + 1
     _describe(key, optimizer)
     if steps > _most:
@@ -56,6 +63,17 @@ def count_step(optimizer: Any, result: Any) -> None:
         _rested += 1
         if _rested > RETIRED_AFTER:
             _retire()
+
+
+def note_optimizer(optimizer: Any) -> None:
+    """An optimizer was given parameters, or made a step."""
+    with suppress_own(TypeError):  # its class may forbid weak references
+        _optimizers[id(optimizer)] = weakref.ref(optimizer)
+
+
+def live_optimizers() -> list[Any]:
+    """Optimizers that exist now."""
+    return [one for one in [known() for known in list(_optimizers.values())] if one is not None]
 
 
 @contextmanager
@@ -89,11 +107,12 @@ def _describe(key: int, optimizer: Any) -> None:
             "class": type(optimizer).__name__,
             "parameters": sum(p.numel() for p in tensors),
             "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in tensors}),
+            "largest": list(max((p.shape for p in tensors), key=math.prod, default=())),
             "steps": 0,
         }
         is_boostable = type(optimizer).__name__ in torch_mlps.OPTIMIZERS
         if is_boostable and len(_described) <= torch_mlps.MOST_OPTIMIZERS and not process_facts.has("models"):
-            with suppress_own(Exception):  # objects of the user's own making
+            with _look_at_models, suppress_own(Exception):  # objects of the user's own making
                 entry["mlp_parameters"] = torch_mlps.parameters_in_mlps(tensors)
         process_facts.note("optimizers", list(_described.values()))
     entry["steps"] += 1

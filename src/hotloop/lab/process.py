@@ -53,7 +53,7 @@ MakeRun = Callable[[Job, Callable[[int], None]], Outcome]
 def run(job: Job, on_start: Callable[[int], None] | None = None) -> Outcome:
     """Start the job and wait for it; kills whatever it leaves running in its process group.
 
-    `on_start` is told its group. A KeyboardInterrupt ends the job and is raised again. May be called from
+    `on_start` gets its group. A KeyboardInterrupt ends the job and is raised again. May be called from
     several threads.
     """
     with tempfile.TemporaryFile() as stderr:

@@ -215,7 +215,7 @@ def unpack(packed: bytes, folder: Path) -> None:
 
 
 # -- runs do not outlive their node --------------------------------------------------------------
-# Ray ends an actor with SIGKILL, and a run is a process group of its own. A small process without a parent
+# Ray ends an actor with SIGKILL, and a run has its own process group. A small process without a parent
 # reads a pipe from the actor; when the actor is gone, it kills the group named last.
 
 _GUARD = """

@@ -17,7 +17,7 @@ from typing import Any
 from hotloop._util import HOTLOOP_VERSION
 from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
-from hotloop._util.ray_cluster import address_of, connected, first_line
+from hotloop._util.ray_cluster import address_of, connected, first_line, node_actor
 from hotloop.capture.folder import CAPTURE_VARIABLE
 from hotloop.lab import process
 from hotloop.lab.lanes import Node, NodeLost
@@ -44,36 +44,6 @@ def connect(on: str, resources: Mapping[str, float], note: Callable[[str], None]
             nodes.release()
 
 
-def actor_class() -> type:
-    """The actor of a node. Sent by value, so that a node without hotloop can say so."""
-
-    class HotloopLabNode:
-        def __init__(self, home: str, version: str):
-            import importlib
-            import sys
-
-            self.problem = ""
-            self.node: Any = None
-            try:
-                try:
-                    package = importlib.import_module("hotloop._util")
-                except ImportError:
-                    sys.path.append(home)
-                    package = importlib.import_module("hotloop._util")
-                found = getattr(package, "HOTLOOP_VERSION", "of unknown version")
-                if found != version:
-                    self.problem = f"has hotloop {found}, and this is {version}"
-                else:
-                    self.node = importlib.import_module("hotloop.lab.ray_node").LabNode()
-            except ImportError as error:
-                self.problem = f"has no hotloop ({error})"
-
-        def ask(self, question: str, *args: Any) -> Any:
-            return (self.problem, None) if self.node is None else ("", getattr(self.node, question)(*args))
-
-    return HotloopLabNode
-
-
 class RayNodes:
     """The nodes that the lab holds."""
 
@@ -98,7 +68,7 @@ class RayNodes:
         """Start an actor on each node; raises HotloopError if there is none, or one without hotloop."""
         found = self._fitting()
         names = node_names(found)
-        cls = self._ray.remote(actor_class())
+        cls = self._ray.remote(node_actor("HotloopLabNode", "hotloop.lab.ray_node:LabNode"))
         asked: dict[Any, str] = {}
         held: dict[str, float] = {}
         for node in found:
@@ -204,7 +174,7 @@ class RayNodes:
         self._ready.add((node, str(folder)))
 
     def _ask_unpack(self, node: str, folder: Path) -> None:
-        # A reference as an argument of its own is replaced by its object, read from the store of the node.
+        # A reference that is itself an argument is replaced by its object, read from the store of the node.
         self._ray.get(self._actors[node].ask.remote("unpack", str(folder), self._packed[str(folder)]))
 
     def _sees_series(self, node: str, series: Path) -> bool:

@@ -4,7 +4,7 @@
 one seed; for two variants a block is a pair. The order is a pure function of the plan and of the runs
 made so far, so an interrupted series resumes where it stopped and its order can be checked later.
 
-The lab has no statistics of its own: whether the runs are enough is decided by `LabCallbacks.decide`.
+The lab itself has no statistics: whether the runs are enough is decided by `LabCallbacks.decide`.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def run_plan(
     """Run the plan of a series from where it stands to its end; each lane makes one run at a time.
 
     `workplaces` has an entry for each variant. A KeyboardInterrupt ends the runs under way, which do not
-    count, and returns the series as it is. A pair whose node is lost is made again on another one, as a whole
-    and as a block of its own.
+    count, and returns the series as it is. A pair whose node is lost is made again on another one, as a new
+    block.
     """
     assert series.path is not None
     for variant in series.plan.variants:

@@ -1,4 +1,4 @@
-"""Which cores this process may use and how busy they are, so that runs can get cores of their own."""
+"""Which cores this process may use and how busy they are, so that runs can get separate cores."""
 
 from __future__ import annotations
 

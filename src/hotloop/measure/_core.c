@@ -26,7 +26,7 @@
 
 /* -- the module --------------------------------------------------------------------------------------- */
 
-static PyObject *core_line_at(PyObject *module, PyObject *args)
+static PyObject *core_position_at(PyObject *module, PyObject *args)
 {
     (void)module;
     Py_buffer table;
@@ -35,9 +35,12 @@ static PyObject *core_line_at(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "y*in", &table, &first_line, &instruction)) {
         return NULL;
     }
-    int line = line_at(table.buf, (size_t)table.len, first_line, instruction);
+    Position found = position_at(table.buf, (size_t)table.len, first_line, instruction);
     PyBuffer_Release(&table);
-    return line == NO_LINE ? Py_NewRef(Py_None) : PyLong_FromLong(line);
+    if (found.line == NO_LINE) {
+        return Py_NewRef(Py_None);
+    }
+    return Py_BuildValue("iiii", found.line, found.end_line, found.column, found.end_column);
 }
 
 static PyObject *core_peek(PyObject *module, PyObject *args)
@@ -56,9 +59,49 @@ static PyObject *core_peek(PyObject *module, PyObject *args)
     return data;
 }
 
+/* What `class_builder` returns, with (build, names, made) as its `self`. */
+static PyObject *build_class(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *words)
+{
+    PyObject *built = PyObject_Vectorcall(PyTuple_GET_ITEM(self, 0), args, (size_t)count, words);
+    if (built == NULL || !PyType_Check(built)) {
+        return built;
+    }
+    PyObject *names = PyTuple_GET_ITEM(self, 1);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
+        if (_PyType_Lookup((PyTypeObject *)built, PyTuple_GET_ITEM(names, i)) == NULL) {
+            return built;
+        }
+    }
+    PyObject *said = PyObject_CallOneArg(PyTuple_GET_ITEM(self, 2), built);
+    if (said == NULL) {
+        Py_DECREF(built);
+        return NULL;
+    }
+    Py_DECREF(said);
+    return built;
+}
+
+static PyMethodDef build_class_method = {
+    "__build_class__", (PyCFunction)(void (*)(void))build_class, METH_FASTCALL | METH_KEYWORDS,
+    "__build_class__(func, name, /, *bases, [metaclass], **kwds) -> class"};
+
+static PyObject *core_class_builder(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *build, *names, *made;
+    if (!PyArg_ParseTuple(args, "OO!O", &build, &PyTuple_Type, &names, &made)) {
+        return NULL;
+    }
+    return PyCFunction_NewEx(&build_class_method, args, NULL);
+}
+
 static PyMethodDef module_methods[] = {
-    {"line_at", core_line_at, METH_VARARGS,
-     "line_at(co_linetable, co_firstlineno, instruction): the line of an instruction, or None; for tests."},
+    {"class_builder", core_class_builder, METH_VARARGS,
+     "class_builder(build, names, made): `build` for class statements, which calls made(cls) for each class with these\n"
+     "attributes. In C, so that a class body has the caller that it would have without it."},
+    {"position_at", core_position_at, METH_VARARGS,
+     "position_at(co_linetable, co_firstlineno, instruction): first line, last line, first column and end column of an "
+     "instruction, columns -1 where they are not known; None without a line. For tests."},
     {"peek", core_peek, METH_VARARGS, "peek(address, size): memory of this process, or None if it cannot be read; for tests."},
     {NULL, NULL, 0, NULL},
 };

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -183,53 +183,48 @@ def parse_speedscope(data: dict[str, Any]) -> _Stacks:
             continue
         stacks = found.setdefault((int(owner[1]), int(owner[2]), owner[3]), {})
         for sample in profile["samples"]:
-            stack = tuple(
-                frames[at] for at in sample if frames[at].file
-            )  # the others name process and thread
+            stack = tuple(frames[at] for at in sample if frames[at].file)  # others name process and thread
             stacks[stack] = stacks.get(stack, 0) + 1
     return found
 
 
 def _schedstat(pid: int) -> dict[tuple[int, int], tuple[int, int]]:
     """Nanoseconds on a core and in the run queue of every thread of a process and its descendants."""
-    found = {}
-    for process in _family(pid):
-        try:
-            threads = os.listdir(f"/proc/{process}/task")
-        except OSError as error:
-            if is_users(error):
-                raise
-            continue
-        for thread in threads:
-            try:
-                on_core, queued, _ = Path(f"/proc/{process}/task/{thread}/schedstat").read_text().split()
-            except (OSError, ValueError) as error:
-                if is_users(error):
-                    raise
-                continue
-            found[process, int(thread)] = int(on_core), int(queued)
-    return found
+    return {
+        (process, thread): (numbers[0], numbers[1])
+        for process in _family(pid)
+        for thread, numbers in _numbers_of_threads(process, "schedstat")
+        if len(numbers) == 3
+    }
 
 
 def _family(pid: int) -> list[int]:
+    """A process and its descendants."""
     found, todo = [], [pid]
     while todo:
         one = todo.pop()
         found.append(one)
+        for _, children in _numbers_of_threads(one, "children"):
+            todo += children
+    return found
+
+
+def _numbers_of_threads(pid: int, file: str) -> Iterator[tuple[int, list[int]]]:
+    """Numbers in a file of /proc for each thread of a process; none for what has ended by now."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError as error:
+        if is_users(error):
+            raise
+        return
+    for thread in threads:
         try:
-            threads = os.listdir(f"/proc/{one}/task")
+            text = Path(f"/proc/{pid}/task/{thread}/{file}").read_text(encoding="ascii")
         except OSError as error:
             if is_users(error):
                 raise
             continue
-        for thread in threads:
-            try:
-                todo += [int(c) for c in Path(f"/proc/{one}/task/{thread}/children").read_text().split()]
-            except (OSError, ValueError) as error:
-                if is_users(error):
-                    raise
-                continue
-    return found
+        yield int(thread), [int(word) for word in text.split()]
 
 
 def _settings(pid: int) -> dict[str, str]:

@@ -60,7 +60,7 @@ def call_site() -> str:
 
 def user_site() -> str:
     """file:line of the user's code that is running now; "" when only libraries are on the stack."""
-    return user_line(sys._getframe(1)) or ""
+    return user_line(sys._getframe().f_back) or ""  # a call from C may have no caller
 
 
 def is_library(file: str) -> bool:

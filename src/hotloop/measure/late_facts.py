@@ -96,6 +96,10 @@ class LateFacts:
             self._sources_due_ns = now_ns + self._sources_interval_ns
             self._safely(self._write_sampled, now_ns)
 
+    def origin_changed(self, now_ns: int) -> None:
+        """Write at once what this process has become: it may be killed before the next window."""
+        self._safely(self._write_origin, now_ns)
+
     def at_end(self, now_ns: int) -> None:
         """Write what is still missing."""
         self._safely(self._write_settings, now_ns)

@@ -12,6 +12,7 @@ import struct
 import sys
 import threading
 import time
+from itertools import islice
 from types import CodeType, FrameType
 from typing import Any
 
@@ -117,8 +118,17 @@ class SampleTables:
             self._set("path_count", self._path_count)
         return number
 
-    def path(self, frames: list[tuple[int | None, int]], called: int | None, innermost: int | None) -> int:
-        """Number of a path: `frames` of (function, line) from the innermost one on, and library functions."""
+    def path(
+        self,
+        frames: list[tuple[int | None, int]],
+        called: int | None,
+        innermost: int | None,
+        expression: tuple[int, int, int] | None = None,
+    ) -> int:
+        """Number of a path: `frames` of (function, line) from the innermost one on, and library functions.
+
+        `expression` is the last line, the first column and the end column of what ran in the innermost frame.
+        """
         if any(function is None for function, _ in frames):
             return 0
         found: int | None = None
@@ -138,6 +148,9 @@ class SampleTables:
             if below is not None and innermost is not None and innermost != called:
                 below = self.step(below, innermost, 0, layout.STEP_INNERMOST)
             found = below if below is not None else found
+        if found is not None and expression is not None and self._path_count < layout.MAX_EXPRESSION_PATHS:
+            end_line, column, end_column = expression
+            found = self.step(found, column | end_column << 16, end_line, layout.STEP_EXPRESSION) or found
         return found or 0
 
     def add_row(
@@ -227,11 +240,11 @@ class PythonLineSampler:
             native_id = threads.get(ident)
             if native_id is None or native_id == self._thread.native_id:
                 continue
-            lines, called, innermost, own = read_stack(tables, frame)
+            lines, called, innermost, own, expression = read_stack(tables, frame)
             if not lines and own:
                 continue  # our own work
             thread, node = self._recorder.open_node(native_id)
-            path = tables.path(lines, called, innermost)
+            path = tables.path(lines, called, innermost, expression)
             tables.add_row(now, native_id, path, thread, node, layout.STATE_UNKNOWN, weight_us)
             tables.credit({function for function, _ in lines if function is not None}, weight_us)
         tables.add_moment(weight_ns, time.thread_time_ns() - began)
@@ -239,22 +252,34 @@ class PythonLineSampler:
 
 def read_stack(
     tables: SampleTables, frame: FrameType | None
-) -> tuple[list[tuple[int | None, int]], int | None, int | None, bool]:
-    """The user's lines from the innermost on, the library function they call, the innermost one, and whether
-    hotloop itself is on the stack.
+) -> tuple[list[tuple[int | None, int]], int | None, int | None, bool, tuple[int, int, int] | None]:
+    """The user's lines from the innermost on, the library function they call, the innermost one, whether
+    hotloop itself is on the stack, and the expression that ran in the innermost line.
     """
     lines: list[tuple[int | None, int]] = []
     called: CodeType | None = None
     innermost: CodeType | None = None
     own = False
+    expression = None
     while frame is not None:
         code = frame.f_code
         if code.co_filename.startswith(PACKAGE):
             own = True
         elif not is_library(code.co_filename):
+            if not lines:
+                expression = _expression(frame)
             lines.append((tables.function(code), frame.f_lineno or code.co_firstlineno))
         elif not lines:
             called, innermost = code, innermost or code
         frame = frame.f_back
     numbers = [None if code is None else tables.function(code) for code in (called, innermost)]
-    return lines, numbers[0], numbers[1], own
+    return lines, numbers[0], numbers[1], own, expression
+
+
+def _expression(frame: FrameType) -> tuple[int, int, int] | None:
+    """Last line, first column and end column of the instruction of a frame, as far as they are known."""
+    positions = islice(frame.f_code.co_positions(), frame.f_lasti // 2, None)
+    line, end_line, column, end_column = next(positions, (None,) * 4)
+    if line is None or end_line is None or column is None or end_column is None:
+        return None
+    return (end_line, column, end_column) if max(column, end_column) <= layout.LAST_COLUMN else None

@@ -364,7 +364,7 @@ class Part:
     def _descriptor(self) -> int:
         """The number of our open file, or OSError.
 
-        A program that becomes a daemon closes every file; the number may be that of a file of its own then.
+        A program that becomes a daemon closes every file; the number may then be that of one of its files.
         """
         if self._file is None or _identity(self._file) != self._identity:
             self._file = None

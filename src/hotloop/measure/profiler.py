@@ -93,6 +93,10 @@ class Profiler:
         """A `StepCounter` of this profiler's core: counts steps from what calls return."""
         return self._module.StepCounter(self.recorder, reward, ends, **how)
 
+    def class_builder(self, build: Any, names: tuple[str, ...], made: Callable[[type], object]) -> Any:
+        """`build` for class statements, which calls `made(cls)` for each class with these attributes."""
+        return self._module.class_builder(build, names, made)
+
     # -- starting and stopping -------------------------------------------------------------------
 
     def start(
@@ -251,6 +255,11 @@ class Profiler:
         if self._python_sampler is not None:
             self._python_sampler.stop()
             self._python_sampler = None
+
+    def origin_changed(self) -> None:
+        """Write what this process is (`measure/origin.py`) now, not with the next window."""
+        if self._late_facts is not None and self._late_facts.pid == os.getpid():
+            self._late_facts.origin_changed(self.recorder.now())
 
     def _write_late_facts(self) -> None:
         if self._late_facts is not None and self._late_facts.pid == os.getpid():

@@ -66,7 +66,7 @@ class VirtualSpeedup:
         self._pid = 0
 
     def _open(self) -> None:
-        """Map the shared file; again in a forked child, which writes marks of its own."""
+        """Map the shared file; again in a forked child, which writes its own marks."""
         self._pid = os.getpid()
         size = 8 * (SLOTS + 1)
         descriptor = os.open(self._folder / "shared", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -81,7 +81,7 @@ class VirtualSpeedup:
         self._marks = os.open(self._folder / f"{self._pid}.marks", flags, 0o666)
 
     def _join(self, state: _State) -> None:
-        """Give the calling thread a slot; what others owe so far is no debt of its own."""
+        """Give the calling thread a slot; it owes nothing for what was added before."""
         if self._pid != os.getpid():
             self._open()
         state.pid = self._pid

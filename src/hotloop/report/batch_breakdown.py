@@ -61,7 +61,7 @@ def breakdown_text(found: BatchBreakdown, pen: Pen, title: str = "A training bat
         lines.append(f"{line}  {pen.bar(part.share / largest, room, colour)}".rstrip())
     said = (
         f"The fastest batch took {duration(found.min_ns)}, the slowest {duration(found.max_ns)}, without the "
-        "warm-up batch. Collection is measured as a region of its own, not as the remainder."
+        "warm-up batch. Collection is measured as its own region, not as the remainder."
     )
     lines.append(pen.dim(pen.wrap(said, "  ")))
     return "\n".join(lines)

@@ -68,7 +68,7 @@ def places(regions: tuple[RegionFinding, ...], most: int = MOST_NODES) -> tuple[
 
 
 def icicle(findings: Findings, nodes: list[Place]) -> str:
-    """The zoomable tree: callers on top, width is time; time in no region is a slice of its own.
+    """The zoomable tree: callers on top, width is time; time in no region is its own slice.
 
     A slice has its left edge and its width as fractions of the whole in `--x` and `--w`; the page zooms by
     setting the range that is shown.

@@ -1,4 +1,4 @@
-"""Captures and comparisons in a notebook: HTML fragments without scripts, styles of their own or requests."""
+"""Captures and comparisons in a notebook: HTML fragments without scripts, style sheets or requests."""
 
 from __future__ import annotations
 

@@ -6,27 +6,43 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hotloop._util.units import count, duration, percent, size
+from hotloop.analysis.findings import short_site
 from hotloop.analysis.system import Cycle, Member, Role, States, System
 from hotloop.report import markup as m
 from hotloop.report.palette import STATE_COLOURS, colour_of
-from hotloop.report.system_text import LONG_NAMES, cores, ends, figures, own_code, who_waits
+from hotloop.report.system_text import (
+    FOLDED,
+    LONG_NAMES,
+    cores,
+    ends,
+    figures,
+    folded_sentences,
+    own_code,
+    who_waits,
+)
 
 BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN = 270, 118, 190, 40, 12
 MOST_BOXES = 8
-MOST_RANKS = 4  # with a box of their own
+MOST_RANKS = 4  # with their own box
 MOST_MEMBERS = 64
 STATES = ("running", "ready", "waiting", "gil", "blocked", "unknown")
 
 
 def whole_system(system: System, title: str) -> str:
     """The section: sentences, the picture, one round, and a table of all threads by role."""
-    said = [text for text in (system.chain_sentence, system.limit.why, *system.sentences) if text]
+    said = [
+        text
+        for text in (system.ranks_elsewhere, system.chain_sentence, system.limit.why, *system.sentences)
+        if text
+    ]
     body = m.panel(
         "".join(f"<p>{m.prose(text, 700)}</p>" for text in said),
         picture(system),
         state_legend(),
         link_list(system),
     )
+    if system.folded:
+        body += m.panel(folded_roles(system))
     if system.cycle is not None:
         body += m.panel(round_of(system, system.cycle))
     lead = "Who works, who waits, and for whom, during training. " + m.text(cores(system))
@@ -174,7 +190,7 @@ def arrow(source: tuple[float, float], target: tuple[float, float], label: str) 
     forward = x2 > x1
     low = 0.34 if forward else 0.66
     start_x, end_x = (x1 + BOX_WIDTH, x2) if forward else (x1, x2 + BOX_WIDTH)
-    outer = y2 if forward else y1  # of the box at the right, which has a row of its own
+    outer = y2 if forward else y1  # of the box at the right, which has its own row
     start_y = (outer if not forward else y1 + (outer - y1) * 0.25) + BOX_HEIGHT * low
     end_y = (outer if forward else y2 + (outer - y2) * 0.25) + BOX_HEIGHT * low
     middle, label_y = (start_x + end_x) / 2, (start_y + end_y) / 2 - 6
@@ -228,6 +244,31 @@ def round_of(system: System, found: Cycle) -> str:
     return f'<h3>{head}</h3><div class="lanes">{"".join(lanes)}</div>'
 
 
+def folded_roles(system: System) -> str:
+    """A row for each role of the nodes that sent one summary for all their processes."""
+    rows = []
+    for role in system.folded:
+        rest = max(1 - role.running - role.waiting, 0.0)
+        shares = (("running", role.running), ("waiting", role.waiting), ("unknown", rest))
+        parts = [(state, share, STATE_COLOURS[state]) for state, share in shares]
+        said = ", ".join(f"{state} {percent(share)}" for state, share in shares[:2])
+        rows.append(
+            m.row(
+                m.name(role.name),
+                f'<td class="wide">{m.stack(parts, said, slim=True)}</td>',
+                m.cell(count(role.members), role.members),
+                m.optional(count(role.nodes), role.nodes),
+                m.cell(percent(role.running), role.running),
+                m.optional(percent(role.least_running), role.least_running),
+                m.optional(percent(role.most_running), role.most_running),
+                m.cell(percent(role.waiting), role.waiting),
+            )
+        )
+    heads = ("role", "", "#processes", "#nodes*", "#running", "#least*", "#most*", "#waiting")
+    told = "".join(f"<p>{m.prose(text, 700)}</p>" for text in (FOLDED, *folded_sentences(system)))
+    return f"<h3>Processes in summaries</h3>{told}{m.table('Processes in summaries', heads, m.folded(rows))}"
+
+
 # -- threads ---------------------------------------------------------------------------------------
 
 
@@ -266,6 +307,6 @@ def where(member: Member) -> str:
         parts.append(f"works in {member.busiest.replace('`', '')}")
     if member.blocked:
         one = member.blocked[0]
-        place = one.function or one.site.rpartition("/")[2] or one.region
+        place = one.function or short_site(one.site) or one.region
         parts.append(f"blocked {percent(one.share)}{f' ({one.reason})' if one.reason else ''} in {place}")
     return "; ".join(parts)

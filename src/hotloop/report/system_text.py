@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hotloop._util.units import count, duration, percent, size
+from hotloop.analysis.findings import short_site
 from hotloop.analysis.system import Cycle, Member, Role, RoleLink, Span, States, System
 from hotloop.report.palette import STATE_COLOURS, colour_of
 from hotloop.report.pen import Pen, table
@@ -14,6 +15,11 @@ MOST_ROLES = 8
 MOST_LINKS = 6
 MOST_LANES = 8
 MOST_APART = 8
+STRAGGLES = 1.25  # times the work of the average member
+FOLDED = (
+    "Processes of nodes that sent one summary each, over the whole run. Running: on a core; waiting: in "
+    "regions that are waits. They have no part in the links, the limit and the advice."
+)
 LANE_STATES = {"works": "running", "waits": "waiting", "blocked": "blocked"}
 # state -> what fills its part of a bar, with and without characters beyond ASCII
 FILLS = {
@@ -34,8 +40,12 @@ LONG_NAMES = {
 
 
 def is_shown(system: System | None) -> bool:
-    """Whether there is more than one thread that works."""
-    return system is not None and sum(len(system.roles[i].members) for i in system.shown_roles) > 1
+    """Whether there is more than one thread that works, here or elsewhere."""
+    if system is None:
+        return False
+    if system.folded or system.ranks_elsewhere:
+        return True
+    return sum(len(system.roles[i].members) for i in system.shown_roles) > 1
 
 
 def whole_system(system: System | None, pen: Pen) -> str:
@@ -44,10 +54,16 @@ def whole_system(system: System | None, pen: Pen) -> str:
         return ""
     lines = [pen.heading("The whole system", cores(system)), *roles(system, pen)]
     lines += [pen.dim(line) for line in legend(pen)]
+    if system.folded:
+        lines += ["", *folded(system, pen)]
     linked = links(system, pen)
     if linked:
         lines += ["", *linked]
-    said = [text for text in (system.chain_sentence, system.limit.why, *system.sentences) if text]
+    said = [
+        text
+        for text in (system.ranks_elsewhere, system.chain_sentence, system.limit.why, *system.sentences)
+        if text
+    ]
     lines += ["", *(_wrapped(pen, text) for text in said)]
     if system.cycle is not None:
         lines += ["", *cycle(system, system.cycle, pen)]
@@ -84,8 +100,39 @@ def roles(system: System, pen: Pen) -> list[str]:
     return lines
 
 
+def folded(system: System, pen: Pen) -> list[str]:
+    """A row for each role of the nodes that sent one summary for all their processes."""
+    rows: list[tuple[str, ...]] = [("role", "processes", "nodes", "running", "least", "most", "waiting")]
+    for role in system.folded[:MOST_ROLES]:
+        shares = (role.running, role.least_running, role.most_running, role.waiting)
+        rows.append(
+            (role.name, count(role.members), count(role.nodes), *(percent(share) for share in shares))
+        )
+    lines = [_wrapped(pen, FOLDED)]
+    head, *drawn = table(pen, rows, indent="  ")
+    lines += [pen.paint(head, "dim"), *drawn]
+    if len(system.folded) > MOST_ROLES:
+        lines.append(f"  {len(system.folded) - MOST_ROLES} more roles in the HTML report.")
+    return [*lines, *(_wrapped(pen, text) for text in folded_sentences(system))]
+
+
+def folded_sentences(system: System) -> list[str]:
+    """What these processes did, and who is far busier than the others."""
+    steps = sum(role.env_steps for role in system.folded)
+    updates = sum(role.updates for role in system.folded)
+    done = [f"{count(n)} {what}" for n, what in ((steps, "env steps"), (updates, "updates")) if n]
+    found = [f"They made {' and '.join(done)} during training."] if done else []
+    for role in system.folded:
+        if role.members > 2 and role.most_running > STRAGGLES * role.running > 0:
+            found.append(
+                f"The busiest {role.name} is {role.busiest}: running {percent(role.most_running)}, and "
+                f"{percent(role.running)} on average."
+            )
+    return found
+
+
 def apart(system: System, role: Role) -> tuple[int, ...]:
-    """Members of a role that deserve a row of their own: ranks, and those whose work is unequal."""
+    """Members of a role that deserve their own row: ranks, and those whose work is unequal."""
     number = system.roles.index(role)
     uneven = any(b.role == number and b.pattern != "even" for b in system.barriers)
     return role.members[:MOST_APART] if len(role.members) > 1 and (role.kind == "rank" or uneven) else ()
@@ -195,6 +242,6 @@ def longest_work(spans: Sequence[Span], member: Member) -> str:
 def own_code(member: Member, state: str) -> str:
     """A name for time in no region: the line where it is blocked, or the function seen there most."""
     if state == "blocked" and member.blocked:
-        return member.blocked[0].site.rpartition("/")[2] or member.blocked[0].function or "own code"
+        return short_site(member.blocked[0].site) or member.blocked[0].function or "own code"
     name = member.busiest.split("`")[1] if member.busiest.count("`") >= 2 else ""
     return name or "own code"

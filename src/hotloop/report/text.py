@@ -16,6 +16,7 @@ from hotloop.analysis.findings import (
     GrowthFactor,
     Recommendation,
     ThreadUse,
+    short_site,
 )
 from hotloop.analysis.system import System
 from hotloop.report.palette import colour_of
@@ -153,11 +154,6 @@ def hot_lines(findings: Findings, pen: Pen) -> str:
     drawn = table(pen, rows)
     drawn[0] = pen.paint(drawn[0], "dim")
     return "\n".join([pen.heading("Lines of your code", "with the library calls they make"), *drawn])
-
-
-def short_site(site: str) -> str:
-    """`train.py:12` for a line of a file anywhere."""
-    return site.rpartition("/")[2]
 
 
 def source_lines(findings: Findings, pen: Pen) -> str:

@@ -99,9 +99,8 @@ class ThreadSpec:
     episodes: int = 0
     length_growth: float = 0.0  # steps per episode ~ episodes done ** length_growth
     mean_return: float | None = None
-    unattributed: float = (
-        0.05  # share of time in no region; larger if needed to last as long as the first thread
-    )
+    # Share of time in no region; larger if needed to last as long as the first thread.
+    unattributed: float = 0.05
     cpu: float | None = 1.0  # CPU time / wall time; None: not measured
     ended: bool = False
 

@@ -140,6 +140,18 @@ def networks_in_double_precision() -> Planted:
     return make_capture(loop, env_steps=900, updates=900, facts=facts), "float64_networks"
 
 
+def table_of_vectors_stepped_as_a_whole() -> Planted:
+    """A table of 160,000 vectors with dense gradients."""
+    optimizer = {"class": "Adam", "parameters": 5_200_000, "largest": [160_000, 32], "dtypes": ["float32"]}
+    facts = {**TORCH, "libraries": [{"pid": 4000, "optimizers": [optimizer | {"steps": 200}]}]}
+    learner = {
+        "learner_forward": Spec(200, 800 * US),
+        "backward": Spec(200, 4 * MS, site="train.py:76"),
+        "optimizer_step": Spec(200, 9 * MS, site="train.py:77"),
+    }
+    return make_capture(learner, updates=200, facts=facts), "dense_embedding"
+
+
 # -- policy --------------------------------------------------------------------------------------
 
 
@@ -257,7 +269,7 @@ def evaluation_every_100_iterations() -> Planted:
 
 
 def evaluation_without_its_name() -> Planted:
-    """A region that plays episodes of its own, with a name that says nothing."""
+    """A region that plays extra episodes, with a name that says nothing."""
     play = Spec(15, 0, {"act": Spec(9000, 60 * US), "env_step": Spec(9000, 50 * US)}, site="train.py:101")
     loop = {"act": Spec(6000, 60 * US), "env_step": Spec(6000, 50 * US), "how_good": play}
     return make_capture(loop, env_steps=8 * 6000), "evaluation_too_often"
@@ -341,6 +353,7 @@ DEFECTS: tuple[Callable[[], Planted], ...] = (
     backward_for_each_sample,
     networks_in_double_precision,
     networks_in_double_precision,
+    table_of_vectors_stepped_as_a_whole,
     policy_called_env_by_env,
     cheap_envs_in_processes,
     eight_threads_in_each_of_eight_processes,

@@ -45,9 +45,8 @@ def random_actions(env: Any, infos: dict[str, Any], rng: np.random.Generator) ->
     if mask is None:
         env.action_space.seed(int(rng.integers(1 << 31)))
         return env.action_space.sample()
-    weights = rng.random(mask.shape) * np.asarray(
-        mask, dtype=bool
-    )  # rows that only reset allow nothing: action 0
+    # Rows that only reset allow nothing: they get action 0.
+    weights = rng.random(mask.shape) * np.asarray(mask, dtype=bool)
     return weights.argmax(axis=-1).astype(env.action_space.dtype)
 
 

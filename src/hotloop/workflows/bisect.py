@@ -86,38 +86,38 @@ def bisect(
     commits = commits_between(good, bad, Path.cwd())
     place = folder or new_folder("bisect")
 
-    def compare(reference: Commit, commit: Commit, edge: float, name: str, budget_s: float) -> Measured:
+    def compare(reference: Commit, commit: Commit, threshold: float, name: str, budget_s: float) -> Measured:
         variants = (
             Variant("before", tuple(command), revision=reference.revision),
             Variant("commit", tuple(command), revision=commit.revision),
         )
         plan = Plan(variants, budget_s=budget_s, tolerance=tolerance, record=record)
         with checked_out(variants) as places:
-            decide = is_beyond(edge, progress)
+            decide = is_beyond(threshold, progress)
             result = run_experiment(
                 create_series(plan, place / name, "bisect"), progress, places, decide=decide
             )
-        return measured(result.outcome.series, edge, result.outcome.ended)
+        return measured(result.outcome.series, threshold, result.outcome.ended)
 
     found = search(commits, compare, budget_s, tolerance, on_step)
     return replace(found, folder=place)
 
 
-def is_beyond(edge: float, progress: Progress) -> Callable[[Series], Comparison]:
-    """A decision for the lab: go on until the change is clearly above or below `edge`, in ln."""
+def is_beyond(threshold: float, progress: Progress) -> Callable[[Series], Comparison]:
+    """A decision for the lab: go on until the change is clearly above or below `threshold`, in ln."""
 
     def decide(series: Series) -> Comparison:
         progress.show_verdict(compare_series(series, final=False))
-        return compare_series(shifted(series, edge), final=False)
+        return compare_series(shifted(series, threshold), final=False)
 
     return decide
 
 
-def shifted(series: Series, edge: float) -> Series:
-    """The series with the second variant's times divided by e^edge, so `slower` means by more than that."""
+def shifted(series: Series, threshold: float) -> Series:
+    """The series with the second variant's times divided by e^threshold: `slower` means by more than that."""
     plan = replace(series.plan, tolerance=1e-6)
     last = series.plan.variants[-1].name
-    runs = tuple(_scaled(run, math.exp(-edge)) if run.variant == last else run for run in series.runs)
+    runs = tuple(_scaled(run, math.exp(-threshold)) if run.variant == last else run for run in series.runs)
     return replace(series, plan=plan, runs=runs)
 
 
@@ -130,7 +130,7 @@ def _scaled(run: Run, factor: float) -> Run:
     return replace(run, wall_s=run.wall_s * factor, figures=figures)
 
 
-def measured(series: Series, edge: float, ended: str) -> Measured:
+def measured(series: Series, threshold: float, ended: str) -> Measured:
     """What a series says about its second variant."""
     if ended == "interrupted":
         return Measured(None, None, interrupted=True)
@@ -139,12 +139,12 @@ def measured(series: Series, edge: float, ended: str) -> Measured:
         last = failures[-1].stderr_tail.strip().splitlines()[-1:] or [""]
         return Measured(None, None, failure=f"{failures[-1].failure}. {last[0]}".rstrip(". "))
     verdict = compare_series(series).compared[0].verdict
-    beyond = compare_series(shifted(series, edge)).compared[0].verdict
+    beyond = compare_series(shifted(series, threshold)).compared[0].verdict
     if verdict.change is None:
         return Measured(verdict, None)
     if beyond.word in ("slower", "faster"):
         return Measured(verdict, beyond.word == "slower", is_sure=True)
-    return Measured(verdict, math.log1p(verdict.change.value) > edge)
+    return Measured(verdict, math.log1p(verdict.change.value) > threshold)
 
 
 # -- the search ----------------------------------------------------------------------------------
@@ -165,12 +165,12 @@ def search(
     whole = compare(good, bad, math.log1p(tolerance), "0-bad", budget(steps_left))
     if not whole.is_slow or whole.change is None:
         return Bisection(good, bad, whole)
-    edge = math.log1p(whole.change.value) / 2  # halfway between the two
+    threshold = math.log1p(whole.change.value) / 2  # halfway between the two
     suspects, skipped, steps = list(commits[1:]), set[str](), list[Step]()
     while (commit := _middle(suspects, skipped)) is not None and time.monotonic() < end_s:
         left = math.log2(len(suspects)) + 1
         name = f"{len(steps) + 1}-{commit.short}"
-        found = compare(good, commit, edge, name, budget(left))
+        found = compare(good, commit, threshold, name, budget(left))
         if found.is_slow is None:
             skipped.add(commit.revision)
         else:
@@ -184,7 +184,7 @@ def search(
     if len(suspects) > 1 or result.interrupted:
         return result
     parent = commits[list(commits).index(suspects[0]) - 1]
-    proof = compare(parent, suspects[0], edge, f"{len(steps) + 1}-proof", budget(1.0))
+    proof = compare(parent, suspects[0], threshold, f"{len(steps) + 1}-proof", budget(1.0))
     return replace(result, proof=proof)
 
 

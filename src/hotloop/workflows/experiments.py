@@ -45,7 +45,7 @@ from hotloop.workflows.turns import WORKLOADS as TURN_WORKLOADS
 from hotloop.workflows.turns import TurnHost
 
 INTERRUPTED, SCRIPT_FAILED, OUR_FAILURE = 130, 5, 1
-FORKED_WORKLOADS = ("ricochet", "petri", "snake")  # the others start processes of their own
+FORKED_WORKLOADS = ("ricochet", "petri", "snake")  # the others start processes themselves
 POLL_S = 0.5
 QUIET_S = 10.0  # a line at least this often, as long as runs end, where lines are not overwritten
 
@@ -332,7 +332,7 @@ class Progress:
 def warm_start(
     plan: Plan, environment: dict[str, str], allowed: bool = True
 ) -> Iterator[Callable[[Job], Outcome] | None]:
-    """A function that makes a run by forking; None where each run must be a process of its own."""
+    """A function that makes a run by forking; None where each run must be a separate process."""
     name = forkable_workload(plan) if allowed else None
     if name is None:
         yield None

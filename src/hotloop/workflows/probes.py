@@ -109,7 +109,7 @@ def ended_early(
 ) -> Callable[[Job], Outcome]:
     """A function that runs a job and ends it when `length` says so; for `run_experiment(start=...)`.
 
-    `on_start` is told its process group.
+    `on_start` gets its process group.
     """
 
     def run(job: Job) -> Outcome:

@@ -161,7 +161,7 @@ def begin_capture(folder: Path, command: list[str]) -> str:
 
 
 def launch_key(command: list[str]) -> str | None:
-    """What torchrun on several nodes is told alike on each: where its ranks meet; None for one node."""
+    """Options of torchrun that all nodes share: where its ranks meet; None for one node."""
     words = [word for given in command for word in given.split("=", 1)]
     names = [word.lstrip("-").replace("_", "-") if word.startswith("--") else word for word in words]
     is_torchrun = any(Path(word).name == "torchrun" or word == "torch.distributed.run" for word in words[:4])
@@ -229,7 +229,7 @@ def resolve_command(words: tuple[str, ...], verb: str = "run") -> list[str]:
     first = words[0]
     if first == "-m" or first.endswith(".py"):
         if first.endswith(".py") and not Path(first).is_file():
-            raise HotloopError(f"The script {first!r} does not exist{_did_you_mean(first)}.")
+            raise HotloopError(f"The script {first!r} does not exist{_did_you_mean(first) or '.'}")
         return [sys.executable, *words]
     program = shutil.which(first)
     if program is None:

@@ -45,7 +45,7 @@ HEADERS = {
     "X-Frame-Options": "DENY",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Content-Security-Policy": "frame-ancestors 'none'",  # the pages have stricter ones of their own
+    "Content-Security-Policy": "frame-ancestors 'none'",  # the pages set stricter ones
 }
 
 

@@ -228,7 +228,7 @@ def _imitate_knobs(config: Any, cores: int) -> list[Knob]:
         return [Knob("learner", ("fused", "torch"), learner), Knob("loading", ways, now)]
     if config.stage == "rl":
         kept = "the number of updates per env step stays the same"
-        if config.trainer != "hotloop":  # each env is a process of its own
+        if config.trainer != "hotloop":  # each env is a separate process
             return [Knob("n_envs", doubling(1, max(2 * cores, 4)), config.n_envs, "envs", "semantic", kept)]
         learner = "fused" if config.learner == "auto" else config.learner
         return [

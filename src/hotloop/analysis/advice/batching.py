@@ -109,7 +109,7 @@ def _once_for_each_env(run: RunView, *, storing: bool) -> RegionRow | None:
             and not row.is_gap
             and stores == storing
             and not row.name_has(TRANSFERRING)
-            and not row.name_has(CHOOSING)  # policy calls have advice of their own
+            and not row.name_has(CHOOSING)  # policy calls have their own advice
             and row.mean_ns <= SMALL_NS
             and each >= LEAST_ITEMS
             and (near(each, run.envs, 0.35) or each > run.envs)

@@ -46,8 +46,8 @@ def _covers(claimed: set[tuple[str, ...]], path: tuple[str, ...], own: bool) -> 
 
 def time_table(run: RunView) -> TimeTable:
     """Pieces from samples where there are unbiased ones, else from the own times of regions."""
-    lines = run.lines
-    if lines is not None and not lines.biased:
+    lines = run.unbiased_lines
+    if lines is not None:
         pairs, place = np.unique(np.stack([lines.node, lines.path], axis=1), axis=0, return_inverse=True)
         weights = np.bincount(place.reshape(-1), weights=lines.weight_ns) / max(lines.total_ns, 1.0)
         known = run.driver.paths

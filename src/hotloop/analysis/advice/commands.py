@@ -39,8 +39,22 @@ def command_again(capture: Capture) -> list[str]:
 
 def is_hotloop(command: Sequence[str]) -> bool:
     """Whether this is a command of hotloop itself, which records without `hotloop run`."""
-    program = PurePath(command[0]).name if command else ""
-    return program == "hotloop" or (program.startswith("python") and list(command[1:3]) == ["-m", "hotloop"])
+    return typed(command)[:1] == ["hotloop"] or (
+        _is_python(command) and list(command[1:3]) == ["-m", "hotloop"]
+    )
+
+
+def typed(command: Sequence[str]) -> list[str]:
+    """The command without the paths that a shell finds: `/env/bin/python /env/bin/hotloop train` is
+    `hotloop train`."""
+    words = list(command)
+    if _is_python(words) and len(words) > 1 and PurePath(words[1]).name == "hotloop":
+        words = words[1:]  # how the kernel starts the script that pip installed
+    return ["hotloop", *words[1:]] if words and PurePath(words[0]).name == "hotloop" else words
+
+
+def _is_python(command: Sequence[str]) -> bool:
+    return bool(command) and PurePath(command[0]).name.startswith("python")
 
 
 def flag_in(command: Sequence[str], names: Sequence[str]) -> tuple[str, float] | None:
@@ -98,12 +112,12 @@ def prove_command(capture: Capture, recommendation: Recommendation, number: int)
 
 def run_again(capture: Capture, command: Sequence[str]) -> str:
     """The command line that records the command into a new folder."""
-    return shlex.join(command) if is_hotloop(command) else as_typed("run", capture, command)
+    return shlex.join(typed(command)) if is_hotloop(command) else as_typed("run", capture, command)
 
 
 def as_typed(verb: str, capture: Capture, command: Sequence[str]) -> str:
     """`hotloop VERB train.py ...`, or `hotloop VERB -- ...` if another Python or program was started."""
-    first, *rest = command
+    first, *rest = command = typed(command)
     if first == capture.facts.get("interpreter") and rest and (rest[0] == "-m" or rest[0].endswith(".py")):
         return f"hotloop {verb} {shlex.join(rest)}"
     return f"hotloop {verb} -- {shlex.join(command)}"

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from hotloop.analysis.advice.idioms import IDIOMS, Match, idiom
-from hotloop.analysis.hot_lines import LOOPS, Spot
+from hotloop.analysis.hot_statements import LOOPS, Spot
 from hotloop.analysis.source_names import dotted
 
 ALLOCATORS = frozenset({"zeros", "empty", "ones", "full"})

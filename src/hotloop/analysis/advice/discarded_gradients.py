@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import ast
 import itertools
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from hotloop._util.units import percent
-from hotloop.analysis.advice.recommendation import Change, about, advise
+from hotloop.analysis.advice.recommendation import LEAST_SAVED, Change, about, advise
 from hotloop.analysis.advice.recomputed import OPTIMIZERS
 from hotloop.analysis.advice.run_view import RunView
 from hotloop.analysis.advice.statements import FUNCTIONS, all_names, assignments
-from hotloop.analysis.findings import Claim, Recommendation
-from hotloop.analysis.hot_lines import LineSamples
+from hotloop.analysis.findings import Claim, Recommendation, short_site
+from hotloop.analysis.line_samples import LineSamples
+from hotloop.analysis.parsed_source import parse_source
 from hotloop.analysis.source_names import Names, dotted, names_in
 
-LEAST_SAVED = 0.05  # of training
 # Of a backward pass through a network: a layer's gradients of weights cost as much as those of its input,
 # and one layer of each chain has an input that needs none.
 SAVED = (0.25, 0.45, 0.55)
@@ -68,8 +67,8 @@ class _Source:
 
 def discarded_gradients(run: RunView) -> list[Recommendation]:
     """A backward pass through networks that another optimizer trains."""
-    lines = run.lines
-    if lines is None or lines.biased:
+    lines = run.unbiased_lines
+    if lines is None:
         return []
     advice: list[tuple[float, Recommendation]] = []
     for source in _sources(lines):
@@ -98,7 +97,7 @@ def _recommendation(
     if lines.share_of(backward) * likely < LEAST_SAVED:
         return None
     site = f"{key[0]}:{statement.lineno}"
-    line = site.rpartition("/")[2]
+    line = short_site(site)
     unused, used = " and ".join(sorted(found.unused)), " and ".join(sorted(found.used))
     loss = ast.unparse(found.event.loss) if found.event.loss is not None else "the loss"
     inputs = " + ".join(f"list({name}.parameters())" for name in sorted(found.used))
@@ -147,11 +146,9 @@ def _sources(lines: LineSamples) -> list[_Source]:
     trees: dict[str, dict[tuple[str, int], ast.Module]] = {}
     modules: dict[str, ast.Module] = {}
     for source in lines.sources:
-        try:
-            tree = ast.parse(textwrap.dedent(source.text))
-        except SyntaxError:
+        tree = parse_source(source)
+        if tree is None:
             continue
-        ast.increment_lineno(tree, source.first_line - 1)
         if source.function == "<module>":
             modules[source.file] = tree
         trees.setdefault(source.file, {})[source.file, source.first_line] = tree
@@ -547,9 +544,8 @@ def _are_shared(names: Names, unused: set[str], used: set[str]) -> bool:
                     dotted(value).startswith(f"{one}.") for one in unused | used
                 ):
                     return True  # `self.encoder = self.critic.encoder`
-    called = {
-        dotted(n.func) for tree in names.trees for n in ast.walk(tree) if isinstance(n, ast.Call)
-    }  # a network that both are given is called somewhere, or asked for its parameters
+    # A network that both are given is called somewhere, or asked for its parameters.
+    called = {dotted(n.func) for tree in names.trees for n in ast.walk(tree) if isinstance(n, ast.Call)}
     networks = {one for one in called if one.partition(".")[0] == one or one.startswith("self.")}
     networks |= {one.removesuffix(".parameters") for one in called if one.endswith(".parameters")}
     for one in unused:

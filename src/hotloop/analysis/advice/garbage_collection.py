@@ -8,6 +8,7 @@ from hotloop.analysis.advice.run_view import RunView
 from hotloop.analysis.findings import Recommendation
 
 LEAST_SHARE = 0.05  # of training
+LEAST_PAUSES = 3  # one or two in a short run say nothing of a long one
 PAUSE = "gc_pause"  # the region that `hotloop run` records around every collection
 
 
@@ -15,10 +16,10 @@ def garbage_collection_pauses(run: RunView) -> Recommendation | None:
     """The garbage collector itself takes a noticeable share of training, as measured by its own callbacks."""
     rows = [row for row in run.rows if row.name == PAUSE]
     share = sum(row.own_share for row in rows)
-    if share < LEAST_SHARE:
+    calls = sum(r.calls for r in rows)
+    if share < LEAST_SHARE or calls < LEAST_PAUSES:
         return None
     row = max(rows, key=lambda r: r.own_ns)
-    calls = sum(r.calls for r in rows)
     return advise(
         run,
         "garbage_collection_pauses",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from hotloop.analysis.advice.idioms import Match
 from hotloop.analysis.advice.side_effects import Effects, effects_of, made_inside, purity_of, runs_quietly
 from hotloop.analysis.advice.statements import COMPREHENSIONS, FUNCTIONS
-from hotloop.analysis.hot_lines import LOOPS, Spot
+from hotloop.analysis.hot_statements import LOOPS, Spot
 from hotloop.analysis.source_names import Names, dotted
 
 GATHERS = frozenset(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hotloop.analysis.advice.idioms import IDIOMS, Match
 from hotloop.analysis.advice.side_effects import names_mutated, purity_of, with_views
 from hotloop.analysis.advice.statements import loop_targets, names_stored, simple_statements
-from hotloop.analysis.hot_lines import LOOPS, Spot
+from hotloop.analysis.hot_statements import LOOPS, Spot
 from hotloop.analysis.source_names import dotted
 
 OPENS = frozenset(
@@ -127,6 +127,7 @@ def jobs_too_small(spot: Spot) -> Match | None:
             (0.3, 0.75, 0.95),
             takes="own",
             waits=True,
+            waits_for_own=threads,
             chills=False,
         )
     return None

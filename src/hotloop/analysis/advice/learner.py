@@ -45,6 +45,8 @@ BOOSTED_REGIONS = {
     "clip_grad_norm": (0.45, 0.7),
 }
 BOOSTED_DISTRIBUTIONS = (0.4, 0.7)
+# boost/distributions.py replaces these two: a MultivariateNormal stays torch's.
+BOOSTED_CLASSES = ("torch.distributions.categorical.", "torch.distributions.normal.")
 LEAST_MLP_SHARE = 0.9  # of the parameters that Adam trains
 # With more, `hotloop boost` leaves batches of 256 to torch; the second when torch may use several threads.
 MOST_MLP_PARAMETERS, MOST_ON_THREADS = 150_000, 10_000
@@ -121,7 +123,7 @@ def _boost_torch(run: RunView, optimizers: list[dict[str, Any]]) -> Recommendati
     rows = run.outermost(lambda row: row.name in BOOSTED_REGIONS)
     share, distributions = sum(row.share for row in rows), 0.0
     if run.lines is not None:
-        paths = run.lines.paths_where(lambda path: path.called.startswith("torch.distributions."))
+        paths = run.lines.paths_where(lambda path: path.called.startswith(BOOSTED_CLASSES))
         distributions = run.lines.share_of(paths)
     least, most = (
         sum(row.share * BOOSTED_REGIONS[row.name][end] for row in rows)
@@ -224,13 +226,64 @@ def backward_one_by_one(run: RunView) -> Recommendation | None:
     )
 
 
-def float64_networks(run: RunView) -> Recommendation | None:
-    """Networks are trained in float64, and large enough for it to matter."""
+TABLE_ROWS = 10_000  # rows of a tensor from which on it counts as a table of vectors
+MOST_OF_IT = 0.7  # part of the optimizer's parameters that the table has to be
+# Part of the time of a region that goes into rows without a gradient, at least and at most.
+DENSE = {"optimizer_step": (0.6, 0.97), "zero_grad": (0.6, 0.97), "learner_forward": (0.0, 0.1)}
+DENSE_OTHERS = (0.2, 0.85)  # backward passes, and regions of the user's
+
+
+def dense_embedding(run: RunView) -> Recommendation | None:
+    """Every row of a large table of vectors is stepped, though a batch uses few of them."""
+    tables = [one for one in _optimizers(run) if _trains_a_table(one)]
+    rows = run.outermost(lambda row: row.category in LEARNER and not row.is_gap)
+    share = sum(row.share for row in rows)
+    if not tables or share < 2 * LEAST_SHARE:
+        return None
+    height, width = tables[0]["largest"]
+    least, most = (
+        sum(row.share * DENSE.get(row.name, DENSE_OTHERS)[end] for row in rows) / share for end in (0, 1)
+    )
+    part = percent(height * width / tables[0]["parameters"])
+    return advise(
+        run,
+        "dense_embedding",
+        None,
+        f"Step only the rows that a batch uses: the table of {height:,} vectors is dense",
+        [
+            f"{tables[0]['class']} steps a tensor of {height:,} x {width} numbers, {part} of its parameters. "
+            "Unless its gradient is sparse, every row is zeroed, added up and stepped.",
+            f"Forward and backward passes and the optimizer took {percent(share)} of training.",
+            f"Assumption: between {about(least)} and {about(most)} of that time is saved.",
+        ],
+        "Use nn.Embedding(..., sparse=True) with torch.optim.SparseAdam (or SGD) for the table, and the "
+        "optimizer as it is for the rest. SparseAdam moves only rows with a gradient: results differ.",
+        run.gain(rows, (least, most)),
+        Change("sparse gradients for the table of vectors", effort="minutes", safety="semantic"),
+        claimed=rows,
+    )
+
+
+def _optimizers(run: RunView) -> list[dict[str, Any]]:
+    """What was recorded about each optimizer of the training process."""
     entries = run.capture.facts.get("libraries") or ()
-    optimizers = [
+    return [
         one for entry in entries if entry.get("pid") == run.process.pid for one in entry.get("optimizers", ())
     ]
-    trained = [one for one in optimizers if one.get("dtypes") == ["float64"]]
+
+
+def _trains_a_table(optimizer: dict[str, Any]) -> bool:
+    shape = tuple(optimizer.get("largest") or ())
+    if len(shape) != 2 or "Sparse" in optimizer.get("class", ""):
+        return False
+    height, width = shape
+    most = height * width >= MOST_OF_IT * optimizer.get("parameters", 0)
+    return bool(height >= TABLE_ROWS and height >= 20 * width and most)
+
+
+def float64_networks(run: RunView) -> Recommendation | None:
+    """Networks are trained in float64, and large enough for it to matter."""
+    trained = [one for one in _optimizers(run) if one.get("dtypes") == ["float64"]]
     parameters = sum(one.get("parameters", 0) for one in trained)
     rows = run.outermost(lambda row: row.category in LEARNER | {"policy"} and not row.is_gap)
     share = sum(row.share for row in rows)

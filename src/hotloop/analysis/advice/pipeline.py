@@ -5,15 +5,20 @@ Lock waits are covered by `workers.lock_wait`, which applies to any threads.
 
 from __future__ import annotations
 
+import numpy as np
+
 from hotloop._util.units import percent, size
 from hotloop.analysis.advice.commands import is_hotloop
 from hotloop.analysis.advice.recommendation import Change, advise
 from hotloop.analysis.advice.run_view import LEARNER, RegionRow, RunView, Worker
 from hotloop.analysis.advice.workers import starved_learner
 from hotloop.analysis.findings import Recommendation
+from hotloop.analysis.line_samples import line_samples
 from hotloop.analysis.pipeline import LEAST_BUSY, MOST_DROPPED
+from hotloop.capture.samples import SLEEPING
 
 DROPPED, PUSHED, SAMPLED = "rows_dropped", "replay_push", "replay_sample"
+LEARNING = (SAMPLED, "learner_update")  # besides networks: batches, and what RLlib does around its updates
 LEAST_WAIT = 0.1  # smaller shares of waiting of the learner do not count
 COLLECTORS_FREE = 0.02  # collectors that wait for a smaller share of their time are at their limit
 
@@ -75,16 +80,18 @@ def learner_under_used(run: RunView) -> Recommendation | None:
     if not _collectors(run) or not run.updates:
         return None
     span_ns = _span_ns(run)
-    busy_ns = sum(row.own_ns for row in _epoch_rows(run) if row.category in LEARNER or row.name == SAMPLED)
+    busy_ns = sum(row.own_ns for row in _epoch_rows(run) if row.category in LEARNER or row.name in LEARNING)
     busy_ns += sum(row.own_ns for row in _epoch_rows(run) if row.category == "transfer")
     waiting_ns = sum(row.own_ns for row in _waits(run))
     elsewhere_ns = span_ns - busy_ns - waiting_ns
     if busy_ns >= LEAST_BUSY * span_ns or elsewhere_ns < (1 - LEAST_BUSY) / 2 * span_ns:
         return None
-    other = [row for row in _epoch_rows(run) if row.category not in {*LEARNER, "wait", "transfer"}]
-    other = sorted((r for r in other if r.name != SAMPLED and not r.is_gap), key=lambda row: -row.own_ns)
+    other = [row for row in _epoch_rows(run) if row.category not in {*LEARNER, "wait", "transfer", "hotloop"}]
+    other = sorted((r for r in other if r.name not in LEARNING and not r.is_gap), key=lambda row: -row.own_ns)
     if sum(row.own_ns for row in other) < elsewhere_ns / 2:
         return None  # time in no region may be a wait, as for the workers of a library
+    if _asleep_elsewhere(run) * span_ns > elsewhere_ns / 2:
+        return None  # it sleeps between two looks at how far the collectors are: a wait that nobody recorded
     names = ", ".join(f"`{row.name}` {percent(row.own_ns / span_ns)}" for row in other[:3])
     return advise(
         run,
@@ -102,6 +109,17 @@ def learner_under_used(run: RunView) -> Recommendation | None:
         tier="medium",
         claimed=other[:1],
     )
+
+
+def _asleep_elsewhere(run: RunView) -> float:
+    """Part of its time in which the learner slept in no recorded wait."""
+    lines = line_samples(run.process, run.driver, run.capture)
+    if lines is None or not lines.total_ns:
+        return 0.0
+    waits = {row.path for row in run.rows if row.category == "wait"}
+    recorded = [n for n, path in enumerate(run.driver.paths) if path in waits]
+    asleep = (lines.state == SLEEPING) & ~np.isin(lines.node, recorded)
+    return float(lines.weight_ns[asleep].sum()) / lines.total_ns
 
 
 def _collectors(run: RunView) -> list[Worker]:

@@ -14,6 +14,8 @@ from hotloop.analysis.findings import Claim, Effort, Estimate, ProvableBy, Recom
 
 HIGH, MEDIUM, LOW = 1.25, 1.07, 1.02  # predicted speed-up of training at which a tier starts
 APART = ("option", "no_known_remedy")  # tiers that do not follow from the gain
+LEAST_SAVED = 0.05  # of training, for advice about lines of code
+HELPER = "It ran in another thread or process, while the training thread waited for it."
 UNKNOWN_GAIN = "The gain cannot be predicted from this capture."
 
 
@@ -124,11 +126,18 @@ def library(run: RunView) -> str:
         return "stable_baselines3"
     if names & {"SyncVectorEnv", "AsyncVectorEnv"}:
         return "gymnasium"
-    return "torchrl" if names & {"SerialEnv", "ParallelEnv"} else ""
+    return "torchrl" if names & {"SerialEnv", "ParallelEnv"} and _calls_torchrl(run) else ""
+
+
+def _calls_torchrl(run: RunView) -> bool:
+    """Whether it was seen in TorchRL, or was not sampled at all: torch-ac, too, has a `ParallelEnv`."""
+    lines = run.lines
+    return lines is None or any(
+        name.startswith("torchrl.") for path in lines.paths for name in (path.called, path.innermost)
+    )
 
 
 SERIAL = {"stable_baselines3": "DummyVecEnv", "gymnasium": "SyncVectorEnv", "torchrl": "SerialEnv"}
-PARALLEL = {"stable_baselines3": "SubprocVecEnv", "gymnasium": "AsyncVectorEnv", "torchrl": "ParallelEnv"}
 
 
 def times(value: float) -> str:
@@ -144,6 +153,20 @@ def about(share: float) -> str:
 def rate(value: float) -> str:
     """`16`, `0.25`."""
     return f"{value:.3g}"
+
+
+def per_unit(run: RunView, share: float) -> str:
+    """What a share of training is for each env step or update: `, 1.2 ms per env step`."""
+    if run.env_steps:
+        return f", {duration(share * run.wall_ns / run.env_steps)} per env step"
+    if run.updates:
+        return f", {duration(share * run.wall_ns / run.updates)} per update"
+    return ""
+
+
+def lower_first(title: str) -> str:
+    """A title inside a sentence."""
+    return title[:1].lower() + title[1:]
 
 
 def took(row: RegionRow) -> str:

@@ -9,6 +9,7 @@ calls.
 from __future__ import annotations
 
 import ast
+import re
 
 from hotloop.analysis.advice.growing_history import history_again, old_items_again
 from hotloop.analysis.advice.idioms import Match
@@ -32,7 +33,7 @@ from hotloop.analysis.advice.statements import (
     names_stored,
     simple_statements,
 )
-from hotloop.analysis.hot_lines import LOOPS, Spot
+from hotloop.analysis.hot_statements import LOOPS, Spot
 from hotloop.analysis.source_names import Names, dotted
 
 MOST_CALLED = 0.6  # part of the time of a function that has to come through such calls
@@ -47,6 +48,7 @@ def recomputed(spot: Spot) -> Match | None:
     return (
         same_call_twice(spot)
         or same_in_the_loop(spot)
+        or targets_in_the_loop(spot)
         or same_for_every_item(spot)
         or from_fixed_data(spot)
         or old_items_again(spot)
@@ -97,6 +99,7 @@ def same_call_twice(spot: Spot) -> Match | None:
                 f"Line {earlier.lineno} made the same call, and nothing that it needs has changed since.",
                 "Keep the result of the first call and use it here.",
                 (0.5, 0.9, 0.99),
+                part=call,
                 takes="all",
                 library_calls=("torch",),
                 chills=False,
@@ -148,6 +151,7 @@ def same_in_the_loop(spot: Spot) -> Match | None:
             f"Nothing that `{name}` reads changes in that loop, so every pass gets the same result.",
             "Move the call in front of the loop and use its result there.",
             (0.6, 0.95, 0.99),
+            part=call,
             takes="all",
             library_calls=("torch",),
             chills=False,
@@ -458,6 +462,74 @@ def _reads_fixed_only(spot: Spot, function: ast.AST, depth: int = DEEPEST) -> bo
     return True
 
 
+# -- networks that nobody trains in the loop ---------------------------------------------------------------
+
+# In names of networks that are not trained
+STILL = re.compile(r"target|frozen|teacher|\bref|_ref|old_|_old|reference")
+MOVES = re.compile(r"polyak|soft_update|hard_update|update_target|lerp|load_state_dict|copy_$|sync")
+
+
+def targets_in_the_loop(spot: Spot) -> Match | None:
+    """`plans = [net(nxt) for net in self.target_actors]` under `no_grad`, again for every agent of a loop."""
+    node, loop = spot.node, next((one for one in spot.loops if isinstance(one, ast.For)), None)
+    if loop is None or not isinstance(node, ast.Assign) or not spot.calls_networks or spot.trains:
+        return None
+    if not runs_quietly(spot, node.value) or "Dropout" in spot.names.mentioned:
+        return None
+    read = {dotted(n) for n in ast.walk(node.value) if isinstance(n, ast.Attribute | ast.Name)}
+    if not any(STILL.search(name.lower()) for name in read):
+        return None
+    called = [dotted(n.func) for n in ast.walk(loop) if isinstance(n, ast.Call)]
+    effects = effects_of(spot.names, node.value)
+    if any(MOVES.search(name) for name in called) or effects.unknown:
+        return None
+    if effects.reads & effects_of(spot.names, loop).changes:
+        return None
+    own = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    stored = {
+        dotted(n)
+        for n in ast.walk(loop)
+        if isinstance(n, ast.Attribute | ast.Name) and not isinstance(n.ctx, ast.Load)
+    } - own
+    subscripts = [n for n in ast.walk(loop) if isinstance(n, ast.Subscript)]
+    items = {dotted(n.value) for n in subscripts if isinstance(n.ctx, ast.Store)}
+    mine = {n.id for target in node.targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+    if not mine or (read - own) & (stored | items | mine | _changed_in_place(spot, loop)):
+        return None
+    return Match(
+        "targets_in_the_loop",
+        f"Compute {' and '.join(f'`{name}`' for name in sorted(mine))} once before the loop "
+        f"(line {loop.lineno})",
+        "No pass changes these networks or what they are given, so every pass gets the same result.",
+        "Move the statement in front of the loop and use its result there.",
+        (0.5, 0.85, 0.97),
+        takes="all",
+        library_calls=("torch",),
+        chills=False,
+    )
+
+
+def _changed_in_place(spot: Spot, loop: ast.For) -> set[str]:
+    """Names of tensors and other objects that a loop may change: `nxt.mul_(0.9)`, `augment(nxt)`.
+
+    Calls of objects, `policy(nxt)`, are networks here: the statement stands in a loop that trains them.
+    """
+    purity = purity_of(spot)
+    found: set[str] = set()
+    for node in ast.walk(loop):
+        if isinstance(node, ast.AugAssign):
+            found.add(dotted(node.target))
+        elif isinstance(node, ast.Call):
+            name = dotted(node.func)
+            owner, _, last = name.rpartition(".")
+            if EFFECTS.match(last) or (last.endswith("_") and not last.endswith("__")):
+                found.add(owner)
+            if last in spot.names.functions and not purity.is_pure(node):
+                found |= {dotted(argument) for argument in node.args}
+            found |= {dotted(keyword.value) for keyword in node.keywords if keyword.arg == "out"}
+    return found
+
+
 # -- read under a condition only -----------------------------------------------------------------------------
 
 
@@ -499,8 +571,9 @@ def read_under_a_condition(spot: Spot) -> Match | None:
 
 def _is_quiet(spot: Spot, node: ast.Assign) -> bool:
     """Whether the value is computed without effects: networks under `no_grad`, functions that only read."""
-    effects = effects_of(spot.names, node.value)
-    if effects.pure and not effects.networks and not spot.calls_networks:
+    effects, purity = effects_of(spot.names, node.value), purity_of(spot)
+    known = all(purity.is_pure(n) for n in ast.walk(node.value) if isinstance(n, ast.Call))
+    if effects.pure and known and not effects.networks and not spot.calls_networks:
         return True
     above = spot.names.parents.get(node) or _with_around(spot.scope, node)
     while above is not None:

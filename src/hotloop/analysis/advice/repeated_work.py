@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 
 from hotloop.analysis.advice.idioms import Match
+from hotloop.analysis.advice.idioms.questions import LEAST_FRACTION
 from hotloop.analysis.advice.side_effects import (
     DRAWS,
     EFFECTS,
@@ -32,17 +33,22 @@ from hotloop.analysis.advice.statements import (
     names_stored,
     simple_statements,
 )
-from hotloop.analysis.hot_lines import LOOPS, Loop, Spot
+from hotloop.analysis.hot_statements import LOOPS, Loop, Spot
 from hotloop.analysis.source_names import dotted
 
-EXPENSIVE = 0.05  # share of training
+MUCH_ELSE = 3  # further calls, operations and items of a statement, from which on they take time as well
 
 
 def repeated_work(spot: Spot) -> Match | None:
     """The first of these that the statement shows."""
     if isinstance(spot.node, LOOPS) or not isinstance(spot.node, ast.stmt):
         return None
-    return read_after_the_loop(spot) or same_every_time(spot) or only_logged(spot)
+    return (
+        read_after_the_loop(spot)
+        or same_in_a_comprehension(spot)
+        or same_every_time(spot)
+        or only_logged(spot)
+    )
 
 
 # -- read only after the loop ----------------------------------------------------------------------------
@@ -133,7 +139,8 @@ def same_every_time(spot: Spot) -> Match | None:
         where = _constant_since(spot, [*of_data, *call.args, *(k.value for k in call.keywords)])
         if where == "in the constructor" and of_data and not isinstance(of_data[0], ast.Attribute):
             continue  # a name for what some method returned: who knows what that reads
-        if not where:
+        fraction = spot.fraction_in(call)
+        if not where or (fraction is not None and fraction < LEAST_FRACTION):
             continue
         what = dotted(call.func)
         if drawn:
@@ -153,13 +160,58 @@ def same_every_time(spot: Spot) -> Match | None:
             f"Compute {what}(...) once {where}",
             f"Its arguments do not change ({where} they are fixed), so it returns the same every time.",
             "Compute it once, keep the result, and use that; compute it again only when an argument changes.",
-            (0.8, 0.97, 1.0),
+            (0.8, 0.97, 1.0) if fraction is not None else _saved_by(spot.node, call),
+            part=None if fraction is None else call,
             safety="safe",
             takes="own" if of_data or _is_heavy(name) else "all",
             library_calls=() if of_data or _is_heavy(name) else ("torch",),
             chills=False,
         )
     return None
+
+
+def same_in_a_comprehension(spot: Spot) -> Match | None:
+    """`[a for a, q in enumerate(values) if q == np.max(values)]`: the maximum for each of the values."""
+    for one in ast.walk(spot.node):
+        if not isinstance(one, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
+            continue
+        items = {n.id for g in one.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
+        results = [one.key, one.value] if isinstance(one, ast.DictComp) else [one.elt]
+        for part in (*results, *(test for g in one.generators for test in g.ifs)):
+            for call in ast.walk(part):
+                if not isinstance(call, ast.Call) or not call.args or items & names_loaded(call):
+                    continue
+                name = dotted(call.func)
+                known = name in ("max", "min", "sum", "sorted") or _is_heavy(name)
+                # Of a whole container: `max(a, 0)` costs nothing.
+                whole = len(call.args) == 1 and isinstance(
+                    call.args[0], ast.Name | ast.Attribute | ast.Subscript
+                )
+                fraction = spot.fraction_in(call)
+                if fraction is not None and fraction < LEAST_FRACTION:
+                    continue
+                if known and whole and not purity_of(spot).has_effects(call.args[0]):
+                    return Match(
+                        "same_in_a_comprehension",
+                        f"Compute {name}({ast.unparse(call.args[0])}) once, not for every item",
+                        "The expression for the items computes it again for each of them, with the same "
+                        "arguments.",
+                        f"Assign `best = {name}({ast.unparse(call.args[0])})` before it and compare with "
+                        "that; or use arrays: np.flatnonzero(values == values.max()).",
+                        (0.25, 0.55, 0.85) if fraction is None else (0.5, 0.9, 1.0),
+                        part=None if fraction is None else call,
+                        takes="own",
+                        chills=False,
+                    )
+    return None
+
+
+def _saved_by(statement: ast.AST, call: ast.Call) -> tuple[float, float, float]:
+    """The part of a statement that one of its calls takes; the rest is computed as before."""
+    inside = set(ast.walk(call))
+    others = (ast.Call, ast.BinOp, ast.Subscript)
+    rest = [n for n in ast.walk(statement) if n not in inside and isinstance(n, others)]
+    return (0.3, 0.6, 1.0) if len(rest) > MUCH_ELSE else (0.8, 0.97, 1.0)
 
 
 _CHEAP = re.compile(

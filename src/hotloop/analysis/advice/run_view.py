@@ -11,13 +11,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.analysis.categories import Resolver
 from hotloop.analysis.findings import CoreTime, Estimate, Findings, Recommendation
-from hotloop.analysis.hot_lines import LineSamples, line_samples, with_helpers
+from hotloop.analysis.line_samples import LineSamples, line_samples, with_helpers
 from hotloop.analysis.services import is_no_worker
 from hotloop.analysis.tree import driving_thread, flatten
 from hotloop.analysis.utilisation import compute_threads, core_time
@@ -30,13 +31,12 @@ LEARNER = frozenset({"model", "loss", "backward", "optimizer"})
 WAITS = frozenset({"wait"})
 NEAR = 0.1  # counts within 10 % of each other count as equal
 
-GAPS = ("between ", "before ", "after ")  # names of time between two regions: no code of its own
+GAPS = ("between ", "before ", "after ")  # names of time between two regions: there is no such code
 
 # Words in region names that hint at what a region does, if its category does not tell. A hint is never
 # evidence: it chooses between interpretations of the same evidence.
 STORING = "store push add remember insert append memory memorize replay buffer record put transition"
 TRANSFERRING = "tensor tensors device upload download cuda gpu h2d d2h transfer"
-SYNCHRONISING = "item items sync synchronize synchronise scalar scalars"
 CHOOSING = "policy act action actions choose select infer inference predict decide"
 LOCKS = "lock locks locked mutex acquire semaphore"
 RESETTING = "reset resets resetting restart"
@@ -138,7 +138,7 @@ class RunView:
     rows: tuple[RegionRow, ...]  # of the driver, parents first
     workers: tuple[Worker, ...]
     given: list[Recommendation] = field(default_factory=list)  # by the functions asked before
-    model: WhatIfs | None = None  # of the whole run; None: nobody has made one
+    model: WhatIfs | None = None  # of the whole run; None: not made
 
     @property
     def wall_ns(self) -> int:
@@ -152,7 +152,10 @@ class RunView:
 
     @cached_property
     def env_steps(self) -> int:
-        """Env steps reported; if none were, the calls of the busiest environment region."""
+        """Env steps reported; if none were, the calls of the busiest environment region.
+
+        0 where envs were only stepped in evaluations, as offline RL does.
+        """
         return self.capture.progress.env_steps or max((row.calls for row in self._steps), default=0)
 
     @cached_property
@@ -189,12 +192,16 @@ class RunView:
         return calls / entered if entered else 1.0
 
     @cached_property
+    def _libraries(self) -> list[dict[str, Any]]:
+        """What the driving process noted about its libraries."""
+        entries = self.capture.facts.get("libraries") or ()
+        return [entry for entry in entries if entry.get("pid") == self.process.pid]
+
+    @cached_property
     def recorded_envs(self) -> int | None:
         """Envs in one iteration: what the envs say, or rows of one policy call; None if not recorded."""
-        entries = self.capture.facts.get("libraries") or ()
-        mine = [entry for entry in entries if entry.get("pid") == self.process.pid]
-        counts = [env["num_envs"] for entry in mine for env in entry.get("envs", ())]
-        rows = [rows for entry in mine for rows in entry.get("policy_rows", ())]
+        counts = [env["num_envs"] for entry in self._libraries for env in entry.get("envs", ())]
+        rows = [rows for entry in self._libraries for rows in entry.get("policy_rows", ())]
         return max(*counts, *rows, 1) if counts else None
 
     @property
@@ -204,6 +211,8 @@ class RunView:
 
     @cached_property
     def _steps(self) -> tuple[RegionRow, ...]:
+        if not self.capture.progress.env_steps and any(entry.get("evaluates") for entry in self._libraries):
+            return ()
         return tuple(self.outermost(lambda row: row.category == "environment" and not self.is_reset(row)))
 
     def is_reset(self, row: RegionRow) -> bool:
@@ -228,8 +237,13 @@ class RunView:
 
         While it waits for helpers, their lines.
         """
-        found = line_samples(self.process, self.driver)
+        found = line_samples(self.process, self.driver, self.capture)
         return with_helpers(found, self.capture.processes, self.process) if found is not None else None
+
+    @property
+    def unbiased_lines(self) -> LineSamples | None:
+        """The same lines, if their shares can be trusted; else None."""
+        return self.lines if self.lines is not None and not self.lines.biased else None
 
     # -- rates -----------------------------------------------------------------------------------
 

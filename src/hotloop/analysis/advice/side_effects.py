@@ -8,6 +8,7 @@ not tell, code counts as having an effect.
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from hotloop.analysis.advice.statements import (
     names_stored,
     simple_statements,
 )
-from hotloop.analysis.hot_lines import Spot
+from hotloop.analysis.hot_statements import Spot
 from hotloop.analysis.source_names import Names, dotted
 
 # Last words of functions that change something, or draw random numbers: calling them less often would be
@@ -281,6 +282,16 @@ def _changed(target: ast.Attribute | ast.Subscript, own: frozenset[str]) -> Effe
     return Effects(unknown=True)
 
 
+GENERATORS = ("default_rng", "RandomState", "Random", "Generator", "PCG64", "SeedSequence")
+
+
+def _draws_from_a_seed(call: ast.Call) -> bool:
+    """`np.random.default_rng(seed).normal(size=n)`: the same numbers for the same seed; or the generator."""
+    made = call.func.value if isinstance(call.func, ast.Attribute) else None
+    made = made if isinstance(made, ast.Call) else call
+    return dotted(made.func).rpartition(".")[2] in GENERATORS and bool(made.args)
+
+
 def _effects_of_call(names: Names, call: ast.Call, own: frozenset[str], depth: int) -> Effects:
     name = dotted(call.func)
     owner, _, last = name.rpartition(".")
@@ -294,6 +305,8 @@ def _effects_of_call(names: Names, call: ast.Call, own: frozenset[str], depth: i
         return found
     if any(keyword.arg == "out" for keyword in call.keywords):
         return Effects(unknown=True)
+    if _draws_from_a_seed(call):
+        return Effects()
     if owner in MODULES:
         return Effects(unknown=bool(EFFECTS.match(last)) and last not in CHANGING)
     if last in CHANGING or (last.endswith("_") and not last.endswith("__")):
@@ -302,7 +315,10 @@ def _effects_of_call(names: Names, call: ast.Call, own: frozenset[str], depth: i
         attribute = owner.rpartition(".")[2].removesuffix("()")
         return Effects(changes=frozenset({attribute}), unknown=not attribute or attribute == "?")
     logs = LOGGING.match(last) and bool(call.args or call.keywords)  # `x.log()` is a logarithm
-    if EFFECTS.match(last) or logs or "random" in name:
+    if EFFECTS.match(last) or DRAWS.match(last) or logs or "random" in name:
         return Effects(unknown=True)
+    if isinstance(call.func, ast.Name):  # a parameter, or a function of a file that is not known
+        known = name[0].isupper() or hasattr(builtins, name) or name == "deepcopy" or PURE_METHODS.match(name)
+        return Effects(networks=not known)
     plain = isinstance(call.func, ast.Attribute) and name.partition(".")[0] == "self" and name.count(".") == 1
     return Effects(networks=plain)

@@ -102,7 +102,7 @@ def evaluation_too_often(run: RunView) -> Recommendation | None:
 
 
 def _hidden_evaluations(run: RunView) -> list[RegionRow]:
-    """Regions that step envs of their own, so that far more steps are taken than are reported."""
+    """Regions that step other envs, so that far more steps are taken than are reported."""
     reported = run.capture.progress.env_steps
     steps = [row for row in run.rows if row.category == "environment" and not run.is_reset(row)]
     steps = [row for row in steps if not any(o.category == "environment" for o in run.above(row))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import textwrap
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -11,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop._util.units import percent
-from hotloop.analysis.advice.hot_code import short
 from hotloop.analysis.advice.recommendation import Change, advise
 from hotloop.analysis.advice.run_view import RunView
-from hotloop.analysis.findings import Recommendation
-from hotloop.analysis.hot_lines import LineSamples, waits
+from hotloop.analysis.findings import Recommendation, short_site
+from hotloop.analysis.line_samples import LineSamples, waits
+from hotloop.analysis.parsed_source import walk_source
 from hotloop.analysis.source_names import dotted
 from hotloop.capture.model import Process
 from hotloop.capture.samples import FunctionSource
@@ -30,8 +29,8 @@ STARTERS = ("Pool", "ProcessPoolExecutor", "Process", "SubprocVecEnv", "AsyncVec
 
 def workers_started_again(run: RunView) -> list[Recommendation]:
     """Processes live for a short part of training, and the training thread waits until they have started."""
-    lines = run.lines
-    if lines is None or lines.biased or any(one.name in SAME for one in run.given):
+    lines = run.unbiased_lines
+    if lines is None or any(one.name in SAME for one in run.given):
         return []
     start, end = run.driver.start_ns, run.driver.end_ns
     short_lived = [
@@ -55,7 +54,7 @@ def workers_started_again(run: RunView) -> list[Recommendation]:
         run,
         "workers_started_again",
         None,
-        f"Start worker processes once, before the loop{f' ({short(site)})' if site else ''}",
+        f"Start worker processes once, before the loop{f' ({short_site(site)})' if site else ''}",
         [
             f"{len(short_lived)} worker processes were started during training, and none of them lived for "
             f"more than {percent(max(e - s for s, e in spans) / (end - start))} of it.",
@@ -109,12 +108,8 @@ def _waits_for_workers(lines: LineSamples) -> NDArray[np.bool_]:
 
 def _starts_workers(source: FunctionSource) -> list[str]:
     """Sites of calls that start processes."""
-    try:
-        tree = ast.parse(textwrap.dedent(source.text))
-    except SyntaxError:
-        return []
     return [
-        f"{source.file}:{source.first_line + node.lineno - 1}"
-        for node in ast.walk(tree)
+        f"{source.file}:{node.lineno}"
+        for node in walk_source(source)
         if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in STARTERS
     ]

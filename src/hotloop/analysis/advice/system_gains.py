@@ -1,6 +1,6 @@
 """Gains of advice where several threads or processes work: from the replay of messages, as in `whatif`.
 
-Advice functions reckon with the time of the driving thread. That is right where one thread does everything in
+Advice functions look at the time of the driving thread. That is right where one thread does everything in
 turn. Elsewhere the same saving goes through the model of the whole system: work is taken off the threads that
 do it, and the replay says what training gains. Without a replay, training is at most as fast as its busiest
 helper.
@@ -18,7 +18,7 @@ from hotloop.analysis.advice.claims import TimeTable, is_fix
 from hotloop.analysis.advice.recommendation import APART, tier_of
 from hotloop.analysis.advice.run_view import RunView
 from hotloop.analysis.findings import Claim, Estimate, Recommendation
-from hotloop.analysis.hot_lines import LineSamples, waits
+from hotloop.analysis.line_samples import LineSamples, waits
 from hotloop.analysis.what_ifs import Saving
 from hotloop.capture.samples import SLEEPING, Samples
 
@@ -27,7 +27,7 @@ WHICH = ("low", "value", "high")
 
 
 def with_system_gain(run: RunView, one: Recommendation, table: TimeTable) -> Recommendation:
-    """The recommendation with the gain that the whole system would have; sorted into its tier anew."""
+    """The recommendation with the gain that the whole system would have, and the tier of that gain."""
     if one.gain is None or one.claim is None or one.claim.waits or one.name == "leave_alone":
         return one
     gain = gain_in_system(run, one.gain, one.claim, table)

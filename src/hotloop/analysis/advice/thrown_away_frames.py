@@ -7,20 +7,20 @@ With `RepeatAction(WarpFrame(env))` all frames of a step are shrunk and all but 
 from __future__ import annotations
 
 import ast
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hotloop._util.units import percent
-from hotloop.analysis.advice.recommendation import Change, about, advise
+from hotloop.analysis.advice.recommendation import LEAST_SAVED, Change, about, advise
 from hotloop.analysis.advice.run_view import RunView
 from hotloop.analysis.advice.statements import FUNCTIONS
-from hotloop.analysis.findings import Claim, Recommendation
-from hotloop.analysis.hot_lines import LOOPS, LineSamples
+from hotloop.analysis.findings import Claim, Recommendation, short_site
+from hotloop.analysis.hot_statements import LOOPS
+from hotloop.analysis.line_samples import LineSamples
+from hotloop.analysis.parsed_source import parse_source
 from hotloop.analysis.source_names import dotted
 from hotloop.capture.samples import SampledPath
 
-LEAST_SAVED = 0.05  # of training
 USUAL_REPEATS = 4  # where the source does not show how many
 OF_LIBRARIES = (  # wrappers that keep nothing from one observation to the next
     *("gymnasium.wrappers.transform_observation.", "gymnasium.wrappers.vector.vectorize_observation."),
@@ -49,8 +49,8 @@ class _Method:
 
 def frames_thrown_away(run: RunView) -> list[Recommendation]:
     """Wrappers that process every observation inside an action repeat."""
-    lines = run.lines
-    if lines is None or lines.biased:
+    lines = run.unbiased_lines
+    if lines is None:
         return []
     trees = dict(_modules(lines))
     methods = {key: method for file, tree in trees.items() for key, method in _methods(file, tree)}
@@ -90,7 +90,7 @@ def _recommendation(
         run,
         "frames_thrown_away",
         None,
-        f"Put {named} outside of `{repeat.name}`, which throws most frames away ({site.rpartition('/')[2]})",
+        f"Put {named} outside of `{repeat.name}`, which throws most frames away ({short_site(site)})",
         [
             f"{named} took {percent(lines.share_of(paths))} of training inside of `{repeat.name}`.",
             f"`{repeat.name}` steps the env {repeat.times or 'several'} times and returns the last "
@@ -106,11 +106,9 @@ def _recommendation(
 
 def _modules(lines: LineSamples) -> Iterator[tuple[str, ast.Module]]:
     for source in lines.sources:
-        if source.function == "<module>":
-            try:
-                yield source.file, ast.parse(textwrap.dedent(source.text))
-            except SyntaxError:
-                continue
+        tree = parse_source(source) if source.function == "<module>" else None
+        if tree is not None:
+            yield source.file, tree
 
 
 def _methods(file: str, tree: ast.Module) -> Iterator[tuple[tuple[str, int], _Method]]:

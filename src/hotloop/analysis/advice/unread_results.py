@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hotloop.analysis.advice.idioms import Match, idiom
 from hotloop.analysis.advice.side_effects import purity_of
 from hotloop.analysis.advice.statements import FUNCTIONS
-from hotloop.analysis.hot_lines import LOOPS, Spot
+from hotloop.analysis.hot_statements import LOOPS, Spot
 from hotloop.analysis.source_names import Names, dotted
 
 # Keys that libraries read

@@ -13,7 +13,7 @@ from hotloop.analysis.advice.statements import (
     names_stored,
     simple_statements,
 )
-from hotloop.analysis.hot_lines import LOOPS, Spot
+from hotloop.analysis.hot_statements import LOOPS, Spot
 from hotloop.analysis.source_names import dotted
 
 ESTIMATORS = frozenset({"GAE", "VTrace", "TDLambdaEstimator", "TD0Estimator", "TD1Estimator"})

@@ -18,7 +18,6 @@ from hotloop.analysis.utilisation import compute_threads, core_time, working_pro
 from hotloop.analysis.what_ifs import parse_change
 from hotloop.capture.model import Process
 
-HANDOVER_NS = 100_000  # wake up another process and be woken in turn, on a laptop
 NETWORK = frozenset({"policy", "model", "backward", "loss", "optimizer"})
 LEAST_NETWORK = 0.2  # share of training in network code, for advice about compute threads
 POOL_IN_USE = 0.02  # share of training; pools that are active for less do no work that matters
@@ -38,14 +37,17 @@ def env_workers_cost_more_than_work(run: RunView) -> Recommendation | None:
     working = {id(process) for process in working_processes(run.capture)}  # no fork server or launcher
     workers = [w for w in run.workers if w.process is not run.process and id(w.process) in working]
     stepping = [w for w in workers if w.work_ns("environment") > 0]
-    workers = stepping or [w for w in workers if w.busy_ns > 0.001 * run.wall_ns]
+    # Envs whose steps are not recorded are told by the work of processes that were made for it. Workers of
+    # Ray run anything.
+    workers = stepping or [w for w in workers if w.busy_ns > 0.001 * run.wall_ns and not _is_of_ray(w)]
     if len(workers) < 2:
         return None
     # Wrappers and the user's own code lie between the regions of a worker, and would come along.
     work_ns = sum(w.busy_ns - w.work_ns("ipc") for w in workers)
-    if any(one.name in ("sleeping", "busy_waiting", "answers_one_by_one") for one in run.given):
-        return None  # workers that sleep between two looks at their pipe, or take turns: that is what costs
-    rows = _talking_to_workers(run, workers)
+    others = ("sleeping", "busy_waiting", "answers_one_by_one", "manager_proxies", "large_messages")
+    if any(one.name in others for one in run.given):
+        return None  # workers that sleep between two looks at their pipe, or take turns, or send too much
+    rows = talking_to_workers(run, workers)
     spent_ns = sum(row.total_ns for row in rows)
     if not rows or spent_ns < 0.1 * run.wall_ns or work_ns > 0.7 * spent_ns:
         return None
@@ -75,7 +77,12 @@ def env_workers_cost_more_than_work(run: RunView) -> Recommendation | None:
     )
 
 
-def _talking_to_workers(run: RunView, workers: list[Worker]) -> list[RegionRow]:
+def _is_of_ray(worker: Worker) -> bool:
+    origin = worker.process.origin
+    return origin is not None and bool(origin.ray)
+
+
+def talking_to_workers(run: RunView, workers: list[Worker]) -> list[RegionRow]:
     """Regions of the driving thread that talk to workers."""
     rows = run.outermost(lambda row: row.category in ("environment", "ipc", "wait"))
     rows = [row for row in rows if not run.is_reset(row)]

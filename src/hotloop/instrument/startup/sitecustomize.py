@@ -45,21 +45,39 @@ def _begin(target: str, done: str) -> None:
         print(f"hotloop: this process is not {done}: {error!r}", file=sys.stderr)
 
 
+RAYS_OWN = ("_private", "autoscaler", "core", "dashboard", "scripts", "util/client")  # folders of its package
+
+
 def _is_of_ray() -> bool:
     """Whether this is a daemon, a worker or the command line of Ray; forgets the recording if so.
 
     Daemons do not train and may outlive the run. Workers join the capture when they get their job.
     """
-    words = getattr(sys, "orig_argv", [])[1:4]
-    of_ray = any(
-        f"{os.sep}site-packages{os.sep}ray{os.sep}" in word or word.endswith(f"{os.sep}bin{os.sep}ray")
-        for word in words
-        if not word.startswith("-")
-    )
-    if of_ray:
-        for name in ("HOTLOOP_RUN", "HOTLOOP_RUN_CHILD", "HOTLOOP_CAPTURE", "HOTLOOP_RUN_ID"):
-            os.environ.pop(name, None)
-    return of_ray
+    if not _begins_ray():
+        return False
+    for name in ("HOTLOOP_RUN", "HOTLOOP_RUN_CHILD", "HOTLOOP_CAPTURE", "HOTLOOP_RUN_ID"):
+        os.environ.pop(name, None)
+    return True
+
+
+def _begins_ray() -> bool:
+    """Whether Python was started with a program of Ray, wherever that is installed."""
+    words = iter(getattr(sys, "orig_argv", [])[1:])
+    for word in words:
+        if word == "-m":
+            return next(words, "").startswith(tuple(f"ray.{name.replace('/', '.')}." for name in RAYS_OWN))
+        if word in ("-X", "-W"):
+            next(words, None)
+        elif word == "-c" or not word.startswith("-"):
+            command = f"{os.sep}bin{os.sep}ray"
+            return word.endswith(command) or any(_is_in_ray(word, name) for name in RAYS_OWN)
+    return False
+
+
+def _is_in_ray(file: str, folder: str) -> bool:
+    """Whether a file is in this folder of Ray's package, and not in one of the user's with the same name."""
+    parent, found, _ = file.rpartition(f"{os.sep}ray{os.sep}{folder}{os.sep}")
+    return bool(found) and os.path.isfile(os.path.join(parent, "ray", "_private", "worker.py"))
 
 
 try:

@@ -14,11 +14,26 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-#define COST_FACTOR 250 /* samples take at most 1/250 of a core: a moment is followed by a pause of 250 times its cost */
 #define LONGEST_WEIGHT_NS 1000000000u
 #define USER_MOMENTS_TO_OPEN 3 /* of a process that has recorded nothing so far */
 #define MOST_STATE_FILES 32
 #define MOST_ATTEMPTS 6 /* at a stack that changes while it is read */
+
+typedef struct {
+    uint32_t function, line;
+} UserFrame;
+
+/* The frames of one stack that matter: user's lines from the innermost on, and the library functions below. */
+typedef struct {
+    UserFrame frames[HL_MAX_PATH_FRAMES]; /* the innermost ones, then a ring of the outermost ones */
+    uint32_t count;                       /* of all user frames */
+    Position position;                    /* in the innermost one */
+    uint32_t called, innermost;           /* library functions, or NO_FUNCTION */
+    Code *called_code;
+    char *called_at;
+    bool own;                             /* a frame of hotloop is on the stack */
+    bool complete;                        /* no frame was unreadable */
+} Stack;
 
 /* What is remembered about a sampled thread from one moment to the next. */
 typedef struct {
@@ -29,6 +44,10 @@ typedef struct {
     int stat; /* its open stat file, or -1 */
     dev_t device;
     ino_t inode;
+    bool asleep; /* with the following: */
+    uint8_t reason;
+    uint32_t path;
+    Stack stack;
 } Watched;
 
 typedef struct {
@@ -38,17 +57,17 @@ typedef struct {
     const void *gil; /* NULL: not known */
     size_t gil_bytes;
     uint64_t interval_ns;   /* doubles whenever the rows are thinned */
-    uint64_t stratum_ns;    /* length of the present one: interval_ns, or longer when samples are expensive */
+    uint64_t stratum_ns;    /* length of the present one: interval_ns, or longer (sampler_budget.h) */
     uint64_t stratum_start;
     uint64_t next_ns;       /* a random moment within the stratum, so that loops cannot keep in step */
     uint64_t covered_until; /* samples stand for the time up to here */
     uint64_t random;
-    uint64_t mean_cost_ns;
     uint32_t user_moments;  /* with a line of the user's code */
     bool asked_to_open;
     Watched watched[MOST_THREADS];
     size_t watched_count;
     ThreadCopy threads[MOST_THREADS];
+    size_t thread_count;
     char *frames[MOST_THREADS];
     uint64_t cpu_before[MOST_THREADS];
     StackCopy stack;
@@ -81,21 +100,6 @@ static int64_t number_of_path(CodeTables *t, uint32_t parent, uint32_t function,
     return number;
 }
 
-typedef struct {
-    uint32_t function, line;
-} UserFrame;
-
-/* The frames of one stack that matter: user's lines from the innermost on, and the library functions below. */
-typedef struct {
-    UserFrame frames[HL_MAX_PATH_FRAMES]; /* the innermost ones, then a ring of the outermost ones */
-    uint32_t count;                       /* of all user frames */
-    uint32_t called, innermost;           /* library functions, or NO_FUNCTION */
-    Code *called_code;
-    char *called_at;
-    bool own;                             /* a frame of hotloop is on the stack */
-    bool complete;                        /* no frame was unreadable */
-} Stack;
-
 #define INNERMOST_FRAMES (HL_MAX_PATH_FRAMES - HL_OUTERMOST_FRAMES)
 
 static void add_user_frame(Stack *stack, uint32_t function, uint32_t line)
@@ -108,6 +112,19 @@ static void add_user_frame(Stack *stack, uint32_t function, uint32_t line)
 static UserFrame user_frame(const Stack *stack, uint32_t n)
 {
     return stack->frames[n < INNERMOST_FRAMES ? n : INNERMOST_FRAMES + (n - INNERMOST_FRAMES) % HL_OUTERMOST_FRAMES];
+}
+
+/* The expression that was running, as a step of its own below all others. */
+static int64_t add_expression(CodeTables *t, const Position *position, int64_t path)
+{
+    if (position->column < 0 || position->column > HL_LAST_COLUMN || position->end_column < 0 ||
+        position->end_column > HL_LAST_COLUMN || position->end_line < 0) {
+        return path;
+    }
+    uint32_t columns = (uint32_t)position->column | (uint32_t)position->end_column << 16;
+    int64_t more = number_of_path(t, (uint32_t)(path + 1), columns, (uint32_t)position->end_line, HL_STEP_EXPRESSION,
+                                  HL_MAX_EXPRESSION_PATHS);
+    return more < 0 ? path : more;
 }
 
 static int64_t add_libraries(CodeTables *t, const Stack *stack, int64_t path, uint32_t most)
@@ -146,6 +163,9 @@ static uint32_t path_of_stack(CodeTables *t, const Stack *stack)
     }
     if (stack->called != NO_FUNCTION) {
         path = add_libraries(t, stack, path, most);
+    }
+    if (path >= 0 && stack->count > 0) {
+        path = add_expression(t, &stack->position, path);
     }
     if (path >= 0) {
         return (uint32_t)path;
@@ -255,7 +275,7 @@ static Watched *watched(Lines *lines, uint32_t tid)
     return oldest;
 }
 
-/* The kernel's letter for the state of a thread, and the core it ran on last; 0 when it is not known. */
+/* The kernel's letter for the state of a thread, 0 when it is not known; and the core it ran on last (or NULL). */
 static char kernel_state(Lines *lines, Watched *w, int *core)
 {
     char text[512];
@@ -283,6 +303,9 @@ static char kernel_state(Lines *lines, Watched *w, int *core)
     }
     at += 2;
     char letter = *at;
+    if (core == NULL) {
+        return letter;
+    }
     for (int field = 3; field < 39 && at != NULL; field++) {
         at = strchr(at, ' ');
         at = at ? at + 1 : NULL;
@@ -334,13 +357,22 @@ static uint8_t sleep_reason(const Lines *lines, uint32_t tid, char letter)
     return HL_REASON_UNKNOWN;
 }
 
-/* Fill in the states of the rows of this moment. A thread whose CPU time grew while we looked was running. One that
-   is ready on our own core may have had to make way for us, or may have waited before: it counts as running while
-   its samples have shown less time on a core than its CPU time. */
+/* Whether a thread was asleep at the last moment and has not had a core since: then its stack is the same. */
+static bool still_asleep(Lines *lines, Watched *w, uint64_t cpu)
+{
+    return w->asleep && w->cpu_ns == cpu && kernel_state(lines, w, NULL) == 'S';
+}
+
+/* Fill in the states of the rows of this moment that have none. A thread whose CPU time grew while we looked was
+   running. One that is ready on our own core may have had to make way for us, or may have waited before: it counts as
+   running while its samples have shown less time on a core than its CPU time. */
 static void find_states(Lines *lines, HL_SAMPLE_t *rows, const size_t *places, size_t count)
 {
     int here = sched_getcpu();
     for (size_t i = 0; i < count; i++) {
+        if (rows[i].state != HL_STATE_UNKNOWN) {
+            continue;
+        }
         Watched *w = watched(lines, rows[i].native_id);
         uint64_t before = lines->cpu_before[places[i]], cpu = cpu_time_of(rows[i].native_id);
         if (w == NULL || cpu == 0) {
@@ -359,6 +391,8 @@ static void find_states(Lines *lines, HL_SAMPLE_t *rows, const size_t *places, s
             } else if (letter != 0) {
                 rows[i].state = HL_STATE_SLEEPING;
                 rows[i].reason = sleep_reason(lines, rows[i].native_id, letter);
+                w->asleep = letter == 'S' && w->stack.complete;
+                w->reason = rows[i].reason;
             }
         }
         if (rows[i].state == HL_STATE_RUNNING) {
@@ -367,7 +401,6 @@ static void find_states(Lines *lines, HL_SAMPLE_t *rows, const size_t *places, s
         const int64_t most = 10 * weight_ns; /* chance alone makes small differences */
         w->unshown_ns = w->unshown_ns > most ? most : w->unshown_ns < -most ? -most : w->unshown_ns;
         w->cpu_ns = cpu;
-        w->moment = lines->tables.moment;
     }
 }
 
@@ -389,7 +422,11 @@ static bool has_begun(const InterpreterFrame *frame, const Code *code)
 static void add_frame(CodeTables *t, Stack *stack, Code *code, ptrdiff_t instruction)
 {
     if (code->kind == CODE_OF_USER) {
-        add_user_frame(stack, name_code(t, code), (uint32_t)line_in_code(t, code, instruction));
+        Position position = position_in_code(t, code, instruction);
+        if (stack->count == 0) {
+            stack->position = position;
+        }
+        add_user_frame(stack, name_code(t, code), (uint32_t)position.line);
     } else if (code->kind == CODE_OF_HOTLOOP) {
         stack->own = true;
     } else if (stack->count == 0) {
@@ -483,6 +520,15 @@ static void find_region(Recorder *rec, HL_SAMPLE_t *row)
     }
 }
 
+/* What a row has besides its path and its state. */
+static void complete_row(CodeTables *t, Recorder *rec, HL_SAMPLE_t *row, const Stack *stack, bool opened)
+{
+    if (opened) {
+        find_region(rec, row);
+    }
+    credit_functions(t, stack, row->weight_us);
+}
+
 static void *request_gil(void *unused)
 {
     PyGILState_STATE state = PyGILState_Ensure();
@@ -508,8 +554,10 @@ static void take_samples(Lines *lines, Recorder *rec, uint32_t own_tid, bool ope
     HL_SAMPLES_t *file = t->file;
     uint64_t began = read_clock(CLOCK_THREAD_CPUTIME_ID);
     uint32_t weight_us = (uint32_t)((weight_ns < LONGEST_WEIGHT_NS ? weight_ns : LONGEST_WEIGHT_NS) / 1000);
-    size_t threads = copy_threads(lines->anchor, lines->threads, MOST_THREADS), count = 0, places[MOST_THREADS];
+    size_t threads = copy_threads(lines->anchor, lines->threads, lines->thread_count, MOST_THREADS);
+    size_t count = 0, places[MOST_THREADS];
     bool user = false;
+    lines->thread_count = threads;
     t->moment++;
     file->moments++;
     if (file->count + threads > HL_MAX_SAMPLES) {
@@ -527,6 +575,20 @@ static void take_samples(Lines *lines, Recorder *rec, uint32_t own_tid, bool ope
         uint32_t tid = (uint32_t)lines->threads[i].state.native_thread_id;
         if (lines->frames[i] == NULL || tid == own_tid) {
             continue;
+        }
+        Watched *w = watched(lines, tid);
+        rows[count] = (HL_SAMPLE_t){.time_ns = now, .native_id = tid, .weight_us = weight_us, .thread = HL_NO_THREAD};
+        if (w != NULL) {
+            w->moment = t->moment;
+            if (still_asleep(lines, w, lines->cpu_before[i])) {
+                rows[count].path = (uint16_t)w->path;
+                rows[count].state = HL_STATE_SLEEPING;
+                rows[count].reason = w->reason;
+                complete_row(t, rec, &rows[count++], &w->stack, opened);
+                user |= w->stack.count > 0;
+                continue;
+            }
+            w->asleep = false;
         }
         for (int attempt = 0; attempt < MOST_ATTEMPTS; attempt++) {
             read_stack(lines, &lines->threads[i], lines->frames[i], &stack);
@@ -547,14 +609,12 @@ static void take_samples(Lines *lines, Recorder *rec, uint32_t own_tid, bool ope
         if (stack.count == 0 && (stack.own || !stack.complete)) {
             continue; /* our own work, or nothing to be seen */
         }
-        rows[count] = (HL_SAMPLE_t){.time_ns = now, .native_id = tid, .weight_us = weight_us};
         rows[count].path = (uint16_t)path_of_stack(t, &stack);
-        if (opened) {
-            find_region(rec, &rows[count]);
-        } else {
-            rows[count].thread = HL_NO_THREAD;
+        if (w != NULL) {
+            w->path = rows[count].path;
+            w->stack = stack;
         }
-        credit_functions(t, &stack, weight_us);
+        complete_row(t, rec, &rows[count], &stack, opened);
         user |= stack.count > 0;
         places[count++] = i;
     }
@@ -563,7 +623,6 @@ static void take_samples(Lines *lines, Recorder *rec, uint32_t own_tid, bool ope
     lines->user_moments += user;
     uint64_t cost = rec->clock ? 0 : read_clock(CLOCK_THREAD_CPUTIME_ID) - began;
     file->cost_ns += cost;
-    lines->mean_cost_ns = lines->mean_cost_ns ? (7 * lines->mean_cost_ns + cost) / 8 : cost;
     if (!opened && !lines->asked_to_open && lines->user_moments >= USER_MOMENTS_TO_OPEN) {
         ask_to_open(lines, rec);
     }
@@ -575,7 +634,7 @@ static bool check_frames(Lines *lines)
     PyThreadState *mine = PyThreadState_Get();
     ThreadCopy *copy = &lines->threads[0];
     char *at = NULL;
-    if (copy_threads(lines->anchor, lines->threads, MOST_THREADS) == 0 || !peek(mine, copy->bytes, THREAD_STATE_BYTES)) {
+    if (copy_threads(lines->anchor, lines->threads, 0, MOST_THREADS) == 0 || !peek(mine, copy->bytes, THREAD_STATE_BYTES)) {
         return false;
     }
     find_frames(copy, 1, &at);
@@ -598,7 +657,7 @@ static bool check_frames(Lines *lines)
         PyCodeObject *code = PyFrame_GetCode(frame);
         alike = alike && read.code == (char *)code &&
                 instruction_index(&read) * CODE_UNIT_BYTES == PyFrame_GetLasti(frame) &&
-                line_in_code(&lines->tables, known, instruction_index(&read)) == PyFrame_GetLineNumber(frame);
+                position_in_code(&lines->tables, known, instruction_index(&read)).line == PyFrame_GetLineNumber(frame);
         Py_DECREF(code);
         PyFrameObject *back = PyFrame_GetBack(frame);
         Py_DECREF(frame);
@@ -621,13 +680,13 @@ static uint64_t next_random(Lines *lines)
 }
 
 /* Choose the next moment: time is cut into strata, and each gets one sample at a random place. A sample that came
-   late does not shift those after it, so busy stretches get as many as idle ones. */
-static void plan_sample(Lines *lines, uint64_t now)
+   late does not shift those after it, so busy stretches get as many as idle ones. The next stratum is `length` long,
+   which is chosen before it begins, so that every moment in it is as likely as any other. */
+static void plan_sample(Lines *lines, uint64_t now, uint64_t length)
 {
-    uint64_t needed = COST_FACTOR * lines->mean_cost_ns;
     uint64_t start = lines->stratum_start + lines->stratum_ns;
     lines->covered_until = start;
-    lines->stratum_ns = needed > lines->interval_ns ? needed : lines->interval_ns;
+    lines->stratum_ns = length;
     if (start + lines->stratum_ns < now) { /* late by more than one: leave those out */
         start = now;
     }

@@ -1,4 +1,4 @@
-/* Line numbers from the location table of a code object (co_linetable, Python 3.11 to 3.13). */
+/* Lines and columns from the location table of a code object (co_linetable, Python 3.11 to 3.13). */
 #ifndef HOTLOOP_LOCATIONS_H
 #define HOTLOOP_LOCATIONS_H
 
@@ -6,6 +6,12 @@
 #include <stdint.h>
 
 #define NO_LINE (-1)
+#define NO_COLUMN (-1)
+
+/* The source of an instruction, in lines from 1 and columns (bytes) from 0. */
+typedef struct {
+    int line, end_line, column, end_column; /* columns: NO_COLUMN where the table has none */
+} Position;
 
 static int read_varint(const uint8_t **at, const uint8_t *end)
 {
@@ -21,10 +27,26 @@ static int read_varint(const uint8_t **at, const uint8_t *end)
     return (int)value;
 }
 
-/* The line of an instruction; NO_LINE for one without a line or beyond the table. An entry is a byte 1cccclll (code
-   and length in code units, less one) and bytes with the highest bit clear; its line is relative to the one before
-   (Objects/locations.md in Python's source). */
-static int line_at(const uint8_t *table, size_t size, int first_line, ptrdiff_t instruction)
+/* The columns that an entry says after its first byte and the change of its line. */
+static void read_columns(int code, const uint8_t *at, const uint8_t *end, Position *found)
+{
+    if (code < 10 && at < end) { /* one byte, and three bits of the code */
+        found->column = code << 3 | (*at >> 4 & 7);
+        found->end_column = found->column + (*at & 15);
+    } else if (code >= 10 && code <= 12 && end - at >= 2) {
+        found->column = at[0];
+        found->end_column = at[1];
+    } else if (code == 14) {
+        found->end_line = (int)((unsigned)found->line + (unsigned)read_varint(&at, end));
+        found->column = read_varint(&at, end) - 1;
+        found->end_column = read_varint(&at, end) - 1;
+    }
+}
+
+/* The position of an instruction; its line is NO_LINE for one without a line or beyond the table. An entry is a byte
+   1cccclll (code and length in code units, less one) and bytes with the highest bit clear; its line is relative to the
+   one before (Objects/locations.md in Python's source). */
+static Position position_at(const uint8_t *table, size_t size, int first_line, ptrdiff_t instruction)
 {
     const uint8_t *at = table, *end = table + size;
     ptrdiff_t start = 0;
@@ -40,13 +62,19 @@ static int line_at(const uint8_t *table, size_t size, int first_line, ptrdiff_t 
         }
         start += (head & 7) + 1;
         if (instruction < start) {
-            return code == 15 ? NO_LINE : line;
+            Position found = {line, line, NO_COLUMN, NO_COLUMN};
+            if (code == 15) {
+                found.line = found.end_line = NO_LINE;
+            } else {
+                read_columns(code, at, end, &found);
+            }
+            return found;
         }
         while (at < end && !(*at & 128)) {
             at++;
         }
     }
-    return NO_LINE;
+    return (Position){NO_LINE, NO_LINE, NO_COLUMN, NO_COLUMN};
 }
 
 #endif

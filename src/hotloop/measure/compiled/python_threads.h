@@ -58,13 +58,27 @@ typedef struct {
 
 #if FRAMES_CAN_BE_READ
 
+/* Renew the first copies. Returns how many could be read; memory that is no thread any more is noticed by its links. */
+static size_t copy_threads_again(ThreadCopy *threads, size_t count)
+{
+    void *from[MOST_PIECES], *to[MOST_PIECES];
+    count = count < MOST_PIECES ? count : MOST_PIECES;
+    for (size_t i = 0; i < count; i++) {
+        from[i] = threads[i].at;
+        to[i] = threads[i].bytes;
+    }
+    return peek_each(from, to, THREAD_STATE_BYTES, count);
+}
+
 /* Copy the states of all Python threads, walking both ways from `anchor`, which must belong to a living thread:
-   new threads are linked in front of it. Returns their number; 0 when the anchor is gone. */
-static size_t copy_threads(PyThreadState *anchor, ThreadCopy *threads, size_t most)
+   new threads are linked in front of it. `threads` holds `before` copies from the last time, which are mostly of the
+   same threads, so they are read in one go. Returns the number of threads; 0 when the anchor is gone. */
+static size_t copy_threads(PyThreadState *anchor, ThreadCopy *threads, size_t before, size_t most)
 {
     size_t count = 0;
     ThreadCopy *first = &threads[0];
-    if (!peek(anchor, first->bytes, THREAD_STATE_BYTES)) {
+    size_t fresh = copy_threads_again(threads, before);
+    if ((fresh == 0 || first->at != anchor) && !peek(anchor, first->bytes, THREAD_STATE_BYTES)) {
         return 0;
     }
     first->at = anchor;
@@ -74,8 +88,8 @@ static size_t copy_threads(PyThreadState *anchor, ThreadCopy *threads, size_t mo
         PyThreadState *from = anchor, *next = way ? first->state.next : first->state.prev;
         while (next != NULL && count < most) {
             ThreadCopy *copy = &threads[count];
-            if (!peek(next, copy->bytes, THREAD_STATE_BYTES) || copy->state.interp != interpreter ||
-                (way ? copy->state.prev : copy->state.next) != from) {
+            bool copied = (count < fresh && copy->at == next) || peek(next, copy->bytes, THREAD_STATE_BYTES);
+            if (!copied || copy->state.interp != interpreter || (way ? copy->state.prev : copy->state.next) != from) {
                 break; /* threads came or went meanwhile: the next look finds the rest */
             }
             copy->at = next;

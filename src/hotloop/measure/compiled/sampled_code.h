@@ -292,22 +292,23 @@ static uint32_t name_code(CodeTables *t, Code *code)
     return code->function;
 }
 
-/* The line of an instruction; the function's first line where the table does not say. */
-static int line_in_code(CodeTables *t, Code *code, ptrdiff_t instruction)
+/* The position of an instruction; the function's first line where the table does not say. */
+static Position position_in_code(CodeTables *t, Code *code, ptrdiff_t instruction)
 {
+    const Position unknown = {code->first_line, code->first_line, NO_COLUMN, NO_COLUMN};
     PyBytesObject head;
     uint8_t *table = t->pool + code->table_at;
     size_t size = code->table_bytes;
     if (!code->table_kept) {
         if (!peek(code->table, &head, offsetof(PyBytesObject, ob_sval)) || head.ob_base.ob_base.ob_type != &PyBytes_Type ||
             head.ob_base.ob_size < 0) {
-            return code->first_line;
+            return unknown;
         }
         size = (size_t)head.ob_base.ob_size < TABLE_BYTES ? (size_t)head.ob_base.ob_size : TABLE_BYTES;
         bool fits = POOL_BYTES - t->pool_used >= size;
         table = fits ? t->pool + t->pool_used : t->scratch;
         if (!peek((char *)code->table + offsetof(PyBytesObject, ob_sval), table, size)) {
-            return code->first_line;
+            return unknown;
         }
         if (fits) {
             code->table_at = t->pool_used;
@@ -317,10 +318,10 @@ static int line_in_code(CodeTables *t, Code *code, ptrdiff_t instruction)
         }
     }
     if (instruction < 0 || instruction >= code->units) {
-        return code->first_line;
+        return unknown;
     }
-    int line = line_at(table, size, code->first_line, instruction);
-    return line == NO_LINE ? code->first_line : line;
+    Position found = position_at(table, size, code->first_line, instruction);
+    return found.line == NO_LINE ? unknown : found;
 }
 
 #endif

@@ -3,6 +3,7 @@
 #define HOTLOOP_SAMPLER_H
 
 #include "line_samples.h"
+#include "sampler_budget.h"
 #include "scheduling.h"
 #include "state.h"
 #include "tree.h"
@@ -25,13 +26,15 @@ struct Sampler {
     Recorder *recorder;
     HL_HEADER_t *header; /* NULL until the part is open */
     int statm;
-    struct stat statm_is;
+    struct stat statm_is, schedstat_is;
     bool stop;
     bool memory;
     uint64_t last_rss;
     uint64_t last_peak;
     PyThreadState *anchor; /* of a thread that lives as long as Python: the main one if possible */
     Lines *lines;          /* NULL: lines are not sampled */
+    Budget budget;
+    uint64_t heartbeat;    /* when the next one is due */
     Schedule schedule;
     ThreadCopy threads[MOST_THREADS];
 };
@@ -85,7 +88,7 @@ static size_t python_threads(Sampler *s, uint32_t *found)
 {
     size_t count = 0;
 #if FRAMES_CAN_BE_READ
-    count = copy_threads(s->anchor, s->threads, MOST_THREADS);
+    count = copy_threads(s->anchor, s->threads, 0, MOST_THREADS);
     for (size_t i = 0; i < count; i++) {
         found[i] = (uint32_t)s->threads[i].state.native_thread_id;
     }
@@ -102,10 +105,11 @@ static void sample_memory(Sampler *s)
         return;
     }
     struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
 #ifdef __APPLE__
+    getrusage(RUSAGE_SELF, &usage);
     uint64_t peak = (uint64_t)usage.ru_maxrss;
 #else
+    getrusage(RUSAGE_THREAD, &usage); /* the peak is that of the process, and the kernel need not visit all threads */
     uint64_t peak = (uint64_t)usage.ru_maxrss * 1024;
 #endif
     s->header->rss_bytes = rss;
@@ -125,7 +129,7 @@ static void sample(Sampler *s, uint64_t now)
     }
     s->header->alive_ns = now;
     sample_memory(s);
-    if (now >= s->schedule.due) {
+    if (now >= (process_waits(&s->budget) ? s->schedule.due_waiting : s->schedule.due)) {
         uint32_t python[MOST_THREADS];
         size_t count = python_threads(s, python);
         take_scheduling(&s->schedule, s->recorder, python, count, now);
@@ -141,7 +145,7 @@ static void sample_lines_now(Sampler *s, uint64_t now)
         uint64_t weight = until > lines->covered_until ? until - lines->covered_until : lines->stratum_ns;
         take_samples(lines, s->recorder, s->schedule.own_tid, s->header != NULL, now, weight);
     }
-    plan_sample(lines, now);
+    plan_sample(lines, now, affordable_pause(&s->budget, lines->interval_ns));
 #else
     (void)s, (void)now;
 #endif
@@ -169,30 +173,39 @@ static void ask_for_short_slice(void)
 
 #endif
 
+/* Waking up costs as much as the work, so a heartbeat waits for the next sample of lines if that comes soon. */
+static uint64_t wake_up_time(const Sampler *s)
+{
+    uint64_t lines = s->lines ? s->lines->next_ns : UINT64_MAX;
+    return lines < s->heartbeat + affordable_pause(&s->budget, SAMPLE_INTERVAL_NS) ? lines : s->heartbeat;
+}
+
 static void *run_sampler(void *argument)
 {
     Sampler *s = argument;
-    uint64_t heartbeat = 0;
 #ifdef __linux__
     pthread_setname_np(pthread_self(), "hotloop-sampler");
     ask_for_short_slice();
 #endif
     pthread_mutex_lock(&s->mutex);
     s->schedule.own_tid = (uint32_t)native_thread_id();
+    s->heartbeat = read_clock(CLOCK_MONOTONIC) + SAMPLE_INTERVAL_NS;
     while (!s->stop) {
-        uint64_t now = read_clock(CLOCK_MONOTONIC);
-        if (now >= heartbeat) {
-            heartbeat = now + SAMPLE_INTERVAL_NS;
-        }
-        uint64_t until = s->lines && s->lines->next_ns < heartbeat ? s->lines->next_ns : heartbeat;
+        uint64_t until = wake_up_time(s);
         struct timespec limit = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
         pthread_cond_timedwait(&s->wake, &s->mutex, &limit);
-        now = read_clock(CLOCK_MONOTONIC);
-        if (!s->stop && s->lines && now >= s->lines->next_ns) {
+        uint64_t now = read_clock(CLOCK_MONOTONIC);
+        bool lines = s->lines && now >= s->lines->next_ns;
+        if (s->stop || (!lines && now < s->heartbeat)) {
+            continue;
+        }
+        update_budget(&s->budget, now);
+        if (lines) {
             sample_lines_now(s, now);
         }
-        if (!s->stop && now >= heartbeat) {
+        if (now >= s->heartbeat) {
             sample(s, now);
+            s->heartbeat = now + affordable_pause(&s->budget, SAMPLE_INTERVAL_NS);
         }
     }
     pthread_mutex_unlock(&s->mutex);
@@ -224,6 +237,10 @@ static Sampler *new_sampler(Recorder *rec)
     s->statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
     if (s->statm >= 0) {
         fstat(s->statm, &s->statm_is);
+    }
+    s->budget = new_budget(open("/proc/self/schedstat", O_RDONLY | O_CLOEXEC));
+    if (s->budget.schedstat >= 0) {
+        fstat(s->budget.schedstat, &s->schedstat_is);
     }
     s->stop = rec->clock != NULL; /* with an injected clock, sample() is called explicitly */
     pthread_mutex_init(&s->mutex, NULL);
@@ -274,7 +291,8 @@ static void abandon_sampler(Sampler *s)
         return;
     }
     close_if_ours(s->statm, s->statm_is.st_dev, s->statm_is.st_ino);
-    s->statm = -1;
+    close_if_ours(s->budget.schedstat, s->schedstat_is.st_dev, s->schedstat_is.st_ino);
+    s->statm = s->budget.schedstat = -1;
     if (s->lines != NULL) {
         close_state_files(s->lines);
     }
@@ -291,6 +309,7 @@ static void stop_sampler(Sampler *s)
         pthread_join(s->thread, NULL);
     }
     close_if_ours(s->statm, s->statm_is.st_dev, s->statm_is.st_ino);
+    close_if_ours(s->budget.schedstat, s->schedstat_is.st_dev, s->schedstat_is.st_ino);
     if (s->lines != NULL) {
         free_lines(s->lines);
     }

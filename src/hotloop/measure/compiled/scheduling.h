@@ -15,6 +15,7 @@
 #endif
 
 #define MOST_TASKS 1024
+#define LONGEST_WITHOUT_ROW_NS 2000000000u
 
 typedef struct {
     uint32_t tid; /* 0: free */
@@ -26,6 +27,7 @@ typedef struct {
 typedef struct {
     HL_PROCESS_SCHEDULING_t *file;
     uint64_t due;
+    uint64_t due_waiting; /* the same while the process waits */
     uint32_t own_tid; /* of the sampler */
     uint64_t ended_on_core_ns, ended_run_queue_ns; /* of native threads that are gone */
     uint64_t ended_own_ns;
@@ -255,6 +257,8 @@ static void take_scheduling(Schedule *s, Recorder *rec, const uint32_t *python, 
     uint64_t cost = read_clock(CLOCK_THREAD_CPUTIME_ID) - began;
     uint64_t pause = rec->clock == NULL && 2000 * cost > file->interval_ns ? 2000 * cost : file->interval_ns;
     s->due = now + pause; /* at most half a thousandth of a core */
+    uint64_t longer = 10000 * cost < LONGEST_WITHOUT_ROW_NS ? 10000 * cost : LONGEST_WITHOUT_ROW_NS;
+    s->due_waiting = now + (rec->clock == NULL && longer > pause ? longer : pause);
 }
 
 #endif

@@ -127,7 +127,7 @@ class Node:
         )
 
     def count(self, duration: int, own: int = 0) -> None:
-        """Count one completed call, and time of its own."""
+        """Count one completed call, and its own time."""
         if self.calls:
             least, most, first = min(self.least, duration), max(self.most, duration), self.first
             squares = self.squares + float(duration - first) ** 2
@@ -233,10 +233,8 @@ class Arena:
         self.last_outermost: Region | None = None  # ended last at depth 0, to name the gap after it
         # Of the open regions, `depth` of them: node, region, start, and where it was entered.
         self.frames: list[Any] = [None] * layout.MAX_DEPTH
-        self.open: list[Any] = [
-            *self.nodes[:1],
-            *[None] * (layout.MAX_DEPTH + 1),
-        ]  # the root, then their nodes
+        # The root, then the nodes of the open regions.
+        self.open: list[Any] = [*self.nodes[:1], *[None] * (layout.MAX_DEPTH + 1)]
         self.last = now
         self.cpu_start = time.thread_time_ns()
         self.due = now + layout.FIRST_WINDOW_NS

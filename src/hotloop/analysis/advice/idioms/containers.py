@@ -6,6 +6,7 @@ import ast
 import re
 
 from hotloop.analysis.advice.idioms.questions import (
+    _names,
     appended_to,
     call_of,
     called_names,
@@ -16,7 +17,7 @@ from hotloop.analysis.advice.idioms.questions import (
     saw_call,
 )
 from hotloop.analysis.advice.idioms.registry import Match, idiom
-from hotloop.analysis.hot_lines import Spot
+from hotloop.analysis.hot_statements import Spot
 from hotloop.analysis.source_names import dotted
 
 LEAST_TINY = 3  # statements of a function that compute with arrays of a few elements
@@ -273,7 +274,8 @@ def parameter_statistics(spot: Spot) -> Match | None:
 @idiom
 def matrix_inverse(spot: Spot) -> Match | None:
     names = ("linalg.inv", "linalg.pinv", "torch.inverse", "numpy.linalg.inv", "numpy.linalg.pinv")
-    if is_loop(spot) or not (call_of(spot, *names) or saw_call(spot, "linalg.inv", "linalg.pinv")):
+    call = call_of(spot, *names)
+    if is_loop(spot) or not (call or saw_call(spot, "linalg.inv", "linalg.pinv")):
         return None
     return Match(
         "matrix_inverse",
@@ -282,6 +284,7 @@ def matrix_inverse(spot: Spot) -> Match | None:
         "Use solve(A, b). If A grows by one observation at a time, update its inverse (Sherman-Morrison) or "
         "its Cholesky factor; keep the result while A stays the same.",
         (0.45, 0.8, 0.97),
+        part=call,
         safety="rounding",
         effort="hours",
     )
@@ -436,6 +439,7 @@ def sorting_each_time(spot: Spot) -> Match | None:
             "Use numpy.partition or argpartition (torch.topk, heapq.nsmallest), which do not put all values "
             "in order.",
             (0.2, 0.6, 0.95),
+            part=call,
         )
     return Match(
         "sorting_each_time",
@@ -443,6 +447,7 @@ def sorting_each_time(spot: Spot) -> Match | None:
         "The whole collection is sorted at every pass.",
         "Use heapq or bisect.insort, or numpy.argpartition if only the best k are needed.",
         (0.6, 0.9, 0.99),
+        part=call,
         walks_memory=True,
     )
 
@@ -496,16 +501,76 @@ def statistics_of_everything(spot: Spot) -> Match | None:
             safety="rounding",
         )
     # A bare name or attribute: a container that was filled over time. An expression is a computation.
-    if not isinstance(argument, ast.Attribute | ast.Name) or not _grows_with_the_run(spot, dotted(argument)):
+    if isinstance(argument, ast.Subscript):
+        grows = _entry_grows(spot, argument)
+    else:
+        grows = isinstance(argument, ast.Attribute | ast.Name) and _grows_with_the_run(spot, dotted(argument))
+    if not grows:
         return None
     return Match(
         "statistics_of_everything",
-        f"Keep a running statistic of {dotted(argument)}",
+        f"Keep a running statistic of {ast.unparse(argument)}",
         "A list that grows with the run is converted and reduced at every pass.",
         "Update a running mean (or a deque of the last 100), and compute over everything once at the end.",
         (0.85, 0.98, 1.0),
         walks_memory=True,
         safety="rounding",
+    )
+
+
+STATISTICS = ("max", "min", "sum", "mean", "any", "all", "count_nonzero")
+LEAST_OF_A_TABLE = 0.08  # of training: less may be a small array
+MOSTLY = 0.3  # of the statement
+
+
+@idiom
+def statistic_of_a_table(spot: Spot) -> Match | None:
+    """`self.priorities[:n].max()` for every item that is added, which changes one element."""
+    if is_loop(spot) or spot.share < LEAST_OF_A_TABLE:
+        return None
+    for name, call in spot.calls():
+        what = name.rpartition(".")[2]
+        table = _reduced_table(call) if what in STATISTICS else ""
+        fraction = spot.fraction_in(call)
+        if not table or fraction is None or fraction < MOSTLY or not _changes_by_elements(spot, table):
+            continue
+        return Match(
+            "statistic_of_a_table",
+            f"Keep a running {what} of {table}",
+            "All elements are read again, though only a few of them have changed since the last time.",
+            "Update the value where elements change; where that is not possible (a maximum that is lowered), "
+            "compute it once for each batch.",
+            (0.8, 0.97, 1.0),
+            part=call,
+            walks_memory=True,
+            safety="rounding" if what in ("sum", "mean") else "semantic",
+        )
+    return None
+
+
+def _reduced_table(call: ast.Call) -> str:
+    """`self.x` of `self.x.max()`, `self.x[a:b].max()` or `np.max(self.x)`: all of an attribute; else ""."""
+    function = call.func
+    if not isinstance(function, ast.Attribute) or call.keywords:
+        return ""
+    is_module = isinstance(function.value, ast.Name) and function.value.id in ("np", "numpy", "torch", "th")
+    if len(call.args) != int(is_module):
+        return ""  # along an axis
+    table = call.args[0] if is_module else function.value
+    if isinstance(table, ast.Subscript) and isinstance(table.slice, ast.Slice):
+        table = table.value
+    return dotted(table) if isinstance(table, ast.Attribute) else ""
+
+
+def _changes_by_elements(spot: Spot, table: str) -> bool:
+    """Whether some recorded function assigns to elements of the table."""
+    return any(
+        isinstance(n, ast.Subscript)
+        and not isinstance(n.ctx, ast.Load)
+        and not isinstance(n.slice, ast.Slice)
+        and dotted(n.value) == table
+        for tree in spot.names.trees
+        for n in ast.walk(tree)
     )
 
 
@@ -523,6 +588,49 @@ def _is_short(spot: Spot, name: str) -> bool:
             for k in n.value.keywords
         )
         for n in ast.walk(spot.scope)
+    )
+
+
+def _entry_grows(spot: Spot, entry: ast.Subscript) -> bool:
+    """Whether a list in a dict only grows: `self.times[agent] += [t]`, and nobody empties one of them."""
+    name = dotted(entry.value)
+    if "?" in name or isinstance(entry.slice, ast.Slice):
+        return False
+    turning = {
+        name for loop in spot.loops if isinstance(loop, ast.For) for name in _names(loop.target, ast.Store)
+    }
+    if turning & _names(entry.slice, ast.Load):
+        return False  # another list at every pass
+
+    def is_entry(node: ast.AST) -> bool:
+        return isinstance(node, ast.Subscript) and dotted(node.value) == name
+
+    grows = False
+    for node in (node for tree in spot.names.trees for node in ast.walk(tree)):
+        if isinstance(node, ast.AugAssign) and is_entry(node.target):
+            grows = grows or isinstance(node.value, ast.List)
+        elif (
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and is_entry(node.func.value)
+        ):
+            if node.func.attr in ("clear", "pop", "popleft"):
+                return False
+            grows = grows or node.func.attr in ("append", "extend")
+        elif isinstance(node, ast.Assign | ast.Delete) and any(is_entry(one) for one in node.targets):
+            return False
+    return grows and "deque" not in spot.names.of(name) and not _made_again(spot, name)
+
+
+def _made_again(spot: Spot, name: str) -> bool:
+    """Whether a container is assigned in a loop or, as an attribute, outside of constructors."""
+    places: list[ast.AST] = []
+    for node in (node for tree in spot.names.trees for node in ast.walk(tree)):
+        is_function = isinstance(node, ast.FunctionDef) and "." in name and node.name != "__init__"
+        if is_function or isinstance(node, ast.For | ast.While):
+            places.append(node)
+    return any(
+        isinstance(inner, ast.Assign) and any(dotted(target) == name for target in inner.targets)
+        for place in places
+        for inner in ast.walk(place)
     )
 
 

@@ -13,14 +13,15 @@ from hotloop.analysis.advice.idioms.questions import (
     saw_call,
 )
 from hotloop.analysis.advice.idioms.registry import Match, idiom
-from hotloop.analysis.hot_lines import Spot
+from hotloop.analysis.hot_statements import Spot
 from hotloop.analysis.source_names import dotted
 
 
 @idiom
 def deep_copy(spot: Spot) -> Match | None:
     names = ("deepcopy", "copy.deepcopy", "dataclasses.asdict", "asdict", "dataclasses.astuple")
-    if is_loop(spot) or not (call_of(spot, *names) or saw_call(spot, "copy.deepcopy", "dataclasses.asdict")):
+    call = call_of(spot, *names)
+    if is_loop(spot) or not (call or saw_call(spot, "copy.deepcopy", "dataclasses.asdict")):
         return None
     return Match(
         "deep_copy",
@@ -29,6 +30,7 @@ def deep_copy(spot: Spot) -> Match | None:
         "Copy only what changes: array.copy() for arrays, clone() for tensors, or keep what is needed to "
         "restore the state. Values that nobody changes need no copy.",
         (0.7, 0.97, 1.0),
+        part=call,
         walks_memory=True,
     )
 
@@ -43,7 +45,8 @@ def pickling(spot: Spot) -> Match | None:
         "dill.dumps",
         "dill.loads",
     )
-    if is_loop(spot) or not call_of(spot, *names, "cPickle.dumps", "cPickle.loads"):
+    call = call_of(spot, *names, "cPickle.dumps", "cPickle.loads")
+    if is_loop(spot) or call is None:
         return None
     return Match(
         "pickling",
@@ -52,6 +55,7 @@ def pickling(spot: Spot) -> Match | None:
         "Keep arrays as arrays: write them into preallocated (shared) memory, or send buffers instead of "
         "objects.",
         (0.7, 0.95, 1.0),
+        part=call,
         effort="hours",
     )
 
@@ -93,7 +97,8 @@ def _converts_for_json(spot: Spot) -> bool:
 
 @idiom
 def weights_copied(spot: Spot) -> Match | None:
-    if is_loop(spot) or not call_of(spot, ".state_dict", ".load_state_dict", ".parameters_to_vector"):
+    call = call_of(spot, ".state_dict", ".load_state_dict", ".parameters_to_vector")
+    if is_loop(spot) or call is None:
         return None
     return Match(
         "weights_copied",
@@ -102,5 +107,6 @@ def weights_copied(spot: Spot) -> Match | None:
         "Load weights only when they have changed (keep a version number, or once for each rollout), and "
         "copy them in place with torch._foreach_copy_ (lerp for soft updates).",
         (0.5, 0.85, 0.97),
+        part=call,
         library_calls=("state_dict",),
     )

@@ -6,7 +6,7 @@ import ast
 
 from hotloop.analysis.advice.idioms.questions import TENSORS, call_of, has, is_loop, is_same
 from hotloop.analysis.advice.idioms.registry import Match, idiom
-from hotloop.analysis.hot_lines import Spot
+from hotloop.analysis.hot_statements import Spot
 from hotloop.analysis.source_names import dotted
 
 

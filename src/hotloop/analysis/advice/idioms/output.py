@@ -7,7 +7,7 @@ import re
 
 from hotloop.analysis.advice.idioms.questions import call_of, is_loop, is_stream, is_text
 from hotloop.analysis.advice.idioms.registry import Match, idiom
-from hotloop.analysis.hot_lines import Spot
+from hotloop.analysis.hot_statements import Spot
 from hotloop.analysis.source_names import dotted
 
 SAVED = re.compile(
@@ -40,6 +40,7 @@ def plotting(spot: Spot) -> Match | None:
         "Save the numbers and plot at the end, or every few thousand steps.",
         (0.9, 0.98, 1.0),
         library_calls=("tensorboard",),
+        again=True,
     )
 
 
@@ -198,6 +199,8 @@ def writing_files(spot: Spot) -> Match | None:
     )
     if is_loop(spot) or not (call_of(spot, *names) or saves or _writes_text(spot)):
         return None
+    if any(_logs(name, call) for name, call in spot.calls()):
+        return None  # more than its files: `metrics_each_step`
     return Match(
         "writing_files",
         "Write files less often",
@@ -239,12 +242,16 @@ def metrics_each_step(spot: Spot) -> Match | None:
         (0.85, 0.985, 1.0),
         walks_memory=True,
         library_calls=("tensorboard", "logger"),
+        waits=True,
+        waits_for_own=True,
     )
 
 
 def _logs(name: str, call: ast.Call) -> bool:
     """`logger.info(...)`, `self.log("loss", ...)`; not `probs.log()`, `info.record(x)` or `math.log(x)`."""
     owner, _, method = name.rpartition(".")
+    if method in ("dump", "dumpkvs", "dump_tabular", "flush"):  # of all metrics since the last one
+        return "log" in owner.rpartition(".")[2].lower() or "writer" in owner.rpartition(".")[2].lower()
     if method not in ("log", "info", "debug", "record", "warning", "record_mean") or not call.args:
         return False
     return "log" in owner.rpartition(".")[2].lower() or is_text(call.args[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from hotloop.analysis.hot_lines import Spot
+from hotloop.analysis.hot_statements import Spot
 from hotloop.analysis.source_names import dotted
 
 _ALIASES = {"np": "numpy", "pd": "pandas", "th": "torch", "T": "torch", "dist": "torch.distributions"}
@@ -23,13 +23,25 @@ _CASES = (ast.ExceptHandler, ast.match_case)
 _BODIES = (ast.stmt, *_CASES)
 
 
+LEAST_FRACTION = 0.1  # of the time of a spot: a call that takes less is not what makes it slow
+
+
 def call_of(spot: Spot, *names: str) -> ast.Call | None:
-    """A call whose dotted name ends with one of `names` (`np.append` matches `numpy.append` too)."""
+    """A call whose dotted name ends with one of `names` (`np.append` matches `numpy.append` too).
+
+    Calls that are known to take hardly any of the spot's time are passed over.
+    """
     for name, call in spot.calls():
-        for wanted in names:
-            if is_same(name, wanted):
+        if any(is_same(name, wanted) for wanted in names):
+            fraction = spot.fraction_in(call)
+            if fraction is None or fraction >= LEAST_FRACTION:
                 return call
     return None
+
+
+def has_call(spot: Spot, *names: str) -> bool:
+    """Whether there is such a call, however little time it takes."""
+    return any(is_same(name, wanted) for name, _ in spot.calls() for wanted in names)
 
 
 def is_same(written: str, wanted: str) -> bool:

@@ -7,12 +7,13 @@ time that the remedy removes: an assumption, which benchmarks/truth.py checks on
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from hotloop.analysis.findings import Effort, Safety
-from hotloop.analysis.hot_lines import Spot
+from hotloop.analysis.hot_statements import Spot
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,11 @@ class Match:
     optimizer: bool = False  # whether steps of the optimizer do
     chills: bool = True  # whether it leaves cold caches at all: code that training runs anyway does not
     waits: bool = False  # whether it is about waiting; else time that its lines wait is not its own
+    waits_for_own: bool = False  # whether whom it waits for works for it alone, as a logger's thread does
     patch: str = ""  # name of the patch in `hotloop try` that makes this change, if there is one
+    again: bool = False  # only where it comes again and again: a figure may be drawn once, at the end
     helpers: bool = False  # whether what threads and processes do meanwhile takes less time with it, too
+    part: ast.AST | None = None  # the expression that it is about; None: the whole statement or loop
     # Beginnings of library functions that take less time with it, wherever they are called: an event loop
     also_called: tuple[str, ...] = ()
 

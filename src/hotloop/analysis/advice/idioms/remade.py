@@ -7,7 +7,7 @@ import re
 
 from hotloop.analysis.advice.idioms.questions import call_of, called_names, comprehensions, is_loop, is_same
 from hotloop.analysis.advice.idioms.registry import Match, idiom
-from hotloop.analysis.hot_lines import Spot
+from hotloop.analysis.hot_statements import Spot
 from hotloop.analysis.source_names import dotted
 
 CONVERSIONS = frozenset(
@@ -109,9 +109,11 @@ def made_each_time(spot: Spot) -> Match | None:
         "jax.vmap",
     ):
         what, why = "the compiled function", "It is compiled, or looked up again, at every pass."
-    elif any(
-        name.endswith((".eval", ".train")) and not call.args for name, call in spot.calls()
-    ) and _is_all_of(spot, (".eval", ".train")):
+    elif (
+        any(name.endswith((".eval", ".train")) and not call.args for name, call in spot.calls())
+        and _is_all_of(spot, (".eval", ".train"))
+        and (not spot.called or spot.called[0].startswith("torch.nn."))  # a trainer has a `train`, too
+    ):
         what, why = "the mode of the network", "train() and eval() walk through all modules in Python."
     elif _makes_constants_only(spot):
         what, why = "what never changes", "The same values are computed at every pass."

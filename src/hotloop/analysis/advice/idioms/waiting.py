@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hotloop.analysis.advice.idioms.questions import call_of, carries_over, is_loop, is_stream
 from hotloop.analysis.advice.idioms.registry import Match, idiom
-from hotloop.analysis.hot_lines import Spot
+from hotloop.analysis.hot_statements import Spot
 from hotloop.analysis.source_names import dotted
 
 MOSTLY = 0.6  # share of a statement's time asleep from which on it is a wait
@@ -38,6 +38,38 @@ def sleeping(spot: Spot) -> Match | None:
         (0.8, 0.97, 1.0),
         waits=True,
     )
+
+
+@idiom
+def frame_rate_limit(spot: Spot) -> Match | None:
+    """`clock.tick(60)` in the step of a game: it sleeps so that people can watch."""
+    if is_loop(spot) or not _limits_frames(spot):
+        return None
+    return Match(
+        "frame_rate_limit",
+        "Train without a limit on frames per second",
+        "The call waits so that the game runs at a speed that people can follow; training waits along.",
+        "Leave it out while training: pass a flag, or clock.tick() without a rate, which only measures.",
+        (0.85, 0.97, 1.0),
+        waits=True,
+        chills=False,
+    )
+
+
+def _limits_frames(spot: Spot) -> bool:
+    for name, call in spot.calls():
+        owner, _, method = name.rpartition(".")
+        rate = next(iter([*call.args, *(k.value for k in call.keywords)]), None)
+        if rate is None or (isinstance(rate, ast.Constant) and not rate.value):
+            continue
+        if method in ("tick", "tick_busy_loop"):
+            # Pygame's; the world of a simulator ticks, too
+            clock = owner.rpartition(".")[2].lower().endswith("clock")
+            if "Clock" in spot.names.of(owner) or (clock and spot.asleep >= MOSTLY):
+                return True
+        if name in ("pygame.time.wait", "pygame.time.delay", "pg.time.wait", "pg.time.delay", "cv2.waitKey"):
+            return True
+    return False
 
 
 @idiom
@@ -91,8 +123,8 @@ def waiting_for_a_lock(spot: Spot) -> Match | None:
         "waiting_for_a_lock",
         f"Hold the lock for a shorter time{f' ({locks[0]})' if locks else ''}",
         f"This thread slept {100 * spot.asleep:.0f} % of that time, waiting for whoever holds the lock.",
-        "Do the work outside of the lock and take it only to exchange the result; or give each thread a "
-        "queue of its own.",
+        "Do the work outside of the lock and take it only to exchange the result; or give each thread "
+        "its own queue.",
         (0.4, 0.9, 1.0),
         waits=True,
     )

@@ -1,0 +1,163 @@
+"""A job on Ray with a fixed amount of work, for cluster_cost.py: two actors step envs, the driver learns.
+
+Run: python ray_job.py ROUNDS ROOT_PID, with RAY_ADDRESS set; that process has started the cluster. Prints the
+CPU time that the driver and all workers used while the job trained. With 0 rounds, it prints what they use
+while they do nothing and, if it is recorded, what the parts of one round of hotloop over the nodes cost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+import ray
+import torch
+
+STEPS, EPOCHS, BATCH = 256, 4, 64
+WARM_UP_S = 10.0
+IDLE_S = 30.0
+
+
+def cpu_s(root: int) -> float:
+    """CPU time of the driver and of all workers of Ray below a process; Ray's daemons are left out."""
+    return sum(used for _, used in cpu_by_process(root).values())
+
+
+def cpu_by_process(root: int) -> dict[int, tuple[str, float]]:
+    """The same for each of them: "driver" or what Ray calls it, and its CPU time."""
+    parents: dict[int, int] = {}
+    found: dict[int, tuple[str, float]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+                    words = file.read().rpartition(")")[2].split()
+                with open(f"/proc/{name}/cmdline", encoding="utf-8", errors="replace") as file:
+                    command = file.read()
+            except OSError:
+                continue
+            parents[int(name)] = int(words[1])
+            if (command.startswith("ray::") and "Agent" not in command) or int(name) == os.getpid():
+                called = "driver" if int(name) == os.getpid() else command.partition("\0")[0]
+                ticks = int(words[11]) + int(words[12])  # user and system
+                found[int(name)] = called.strip(), ticks / os.sysconf("SC_CLK_TCK")
+    mine = {root}
+    todo = [root]
+    while todo:
+        above = todo.pop()
+        below = [pid for pid, parent in parents.items() if parent == above and pid not in mine]
+        mine.update(below)
+        todo += below
+    return {pid: one for pid, one in found.items() if pid in mine}
+
+
+def network() -> torch.nn.Sequential:
+    return torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
+
+
+class Runner:
+    def __init__(self, number: int):
+        torch.set_num_threads(1)
+        torch.manual_seed(number)
+        self.env = gymnasium.make("CartPole-v1")
+        self.observation, _ = self.env.reset(seed=number)
+        self.policy = network()
+
+    def sample(self, weights: dict[str, Any]) -> tuple[Any, Any, Any]:
+        self.policy.load_state_dict(weights)
+        observations, actions, rewards = [], [], []
+        for _ in range(STEPS):
+            with torch.no_grad():
+                logits = self.policy(torch.from_numpy(self.observation))
+            action = int(torch.distributions.Categorical(logits=logits).sample())
+            observations.append(self.observation)
+            actions.append(action)
+            self.observation, reward, terminated, truncated, _ = self.env.step(action)
+            rewards.append(reward)
+            if terminated or truncated:
+                self.observation, _ = self.env.reset()
+        return np.stack(observations), np.array(actions), np.array(rewards, dtype=np.float32)
+
+
+def parts_of_a_round(root: int) -> dict[str, float]:
+    """CPU time of what the driver does for all other nodes now and then, ms each."""
+    from hotloop.instrument import ray_driver
+
+    cluster = ray_driver.cluster
+    assert cluster is not None
+    late = time.monotonic() + 300
+    with cluster._lock:  # its own thread rests
+        cluster.round(late)
+        links = list(cluster.nodes.values())
+        parts: dict[str, tuple[Any, int]] = {
+            "clock": (lambda: cluster._measure_clock(links[0], late), 20),
+            "fetch": (lambda: cluster._fetch(links, late, False), 100),
+            "save": (lambda: cluster._save(links[0]), 100),
+            "nothing": (lambda: time.sleep(0.02), 100),
+        }
+        found = {}
+        for name, (work, times) in parts.items():
+            before = cpu_s(root)
+            for _ in range(times):
+                work()
+            found[name] = (cpu_s(root) - before) / times * 1000
+    return found
+
+
+def main() -> None:
+    rounds, root = int(sys.argv[1]), int(sys.argv[2])
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    if "hotloop.instrument.ray_driver" in sys.modules or os.environ.get("HOTLOOP_RUN"):
+        from hotloop.instrument import ray_driver
+
+        # So that clocks are compared, as between computers.
+        vars(ray_driver)["boot_id"] = lambda: "another computer's"
+    ray.init(address=os.environ["RAY_ADDRESS"], log_to_driver=False)
+    make: Any = ray.remote(num_cpus=0.5, scheduling_strategy="SPREAD")(Runner)
+    runners = [make.remote(number) for number in range(2)]
+    policy = network()
+    if not rounds:
+        ray.get([one.sample.remote(policy.state_dict()) for one in runners])
+        time.sleep(5.0)
+        began = cpu_by_process(root)
+        time.sleep(IDLE_S)
+        ended = cpu_by_process(root)
+        each = sorted(
+            (name, round((used - began[pid][1]) / IDLE_S * 1000, 1))
+            for pid, (name, used) in ended.items()
+            if pid in began
+        )
+        idle: dict[str, Any] = {"idle_ms_per_s": round(sum(rate for _, rate in each), 1), "each": each}
+        recorded = bool(os.environ.get("HOTLOOP_RUN"))
+        print(json.dumps(idle | (parts_of_a_round(root) if recorded else {})))
+        return
+    optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
+    before = 0.0
+    begin_s, left = time.monotonic(), -1  # rounds that are measured
+    while left:
+        if left < 0 and time.monotonic() - begin_s > WARM_UP_S:  # everything is imported and running
+            before, left, begin_s = cpu_s(root), rounds, time.monotonic()
+        left -= left > 0
+        weights = ray.put(policy.state_dict())
+        for observations, actions, rewards in ray.get([one.sample.remote(weights) for one in runners]):
+            rows = torch.from_numpy(observations), torch.from_numpy(actions), torch.from_numpy(rewards)
+            for _ in range(EPOCHS):
+                for at in range(0, STEPS, BATCH):
+                    seen, done, gained = (column[at : at + BATCH] for column in rows)
+                    chance = torch.distributions.Categorical(logits=policy(seen)).log_prob(done)
+                    loss = -(chance * gained).mean()
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+    print(json.dumps({"train_cpu_s": cpu_s(root) - before, "train_wall_s": time.monotonic() - begin_s}))
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+"""Which gradients of a backward pass belong to parameters that nobody trains, and what they cost.
+
+The graph behind a loss is walked before the pass: its leaves are the parameters that will get a gradient. A
+parameter that no optimizer has, that never changes, or whose gradient is never cleared, is not
+trained. A node of the graph that leads to such leaves alone is computed for nothing; one that leads to
+others as well computes the gradient of its weights for nothing. Where there are any, every node is timed.
+
+Tensors that are no parameters of a module count as wanted: whoever made one with `requires_grad` reads it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from hotloop.instrument import update_counting
+from hotloop.instrument.trial_patch import live_objects
+from hotloop.measure.core_shared import PACKAGE, is_library
+
+Frames = tuple[tuple[str, int, int], ...]
+MOST_NODES = 20_000  # of one graph
+MOST_PASSES = 100
+MOST_NAMES = 8  # modules that are named
+MOST_LOOKS_AT_MODULES = 4  # each takes some hundredths of a second
+VALUES = 64  # of a parameter, that are compared
+HOOK_NS = 3_000  # what timing one node costs
+
+
+@dataclass(eq=False)
+class _Leaf:
+    """A parameter that no optimizer has."""
+
+    parameter: weakref.ref[Any]
+    values: Any  # some of them, when it was first seen
+    name: str = ""  # of the outermost module (else its class) and of parts: "net.encoder.0.weight"
+    windows: int = 0  # in which it was looked at
+    window: int = -1  # the last of them
+    changes: bool = False
+    is_cleared: bool = False  # its gradient was, between two passes
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether the script trains it itself. Target networks change, too: nobody clears their gradients."""
+        return self.changes and self.is_cleared
+
+
+@dataclass(eq=False)
+class _Pass:
+    frames: Frames
+    leaves: tuple[_Leaf, ...] = ()  # that nobody trains
+    elements: int = 0  # of those
+    of_elements: int = 0  # of all leaves
+    modules: tuple[str, ...] = ()
+    total_ns: int = 0  # of all nodes; 0: not timed, since a device does the work
+    needless_ns: int = 0  # of nodes that lead to such leaves alone
+    weights_ns: int = 0  # of nodes that lead to others as well
+
+
+class UnusedGradients:
+    """What is known about the leaves of the passes that were looked at."""
+
+    def __init__(self) -> None:
+        self._leaves: dict[int, _Leaf] = {}
+        self._passes: list[_Pass] = []
+        self._window = 0
+        # Largest parts that have unused parameters alone, with the names of these
+        self._modules: dict[str, tuple[str, ...]] = {}
+        self._looks_at_modules = 0
+
+    def open(self) -> None:
+        """A new window begins."""
+        self._window += 1
+
+    def before(self, tensors: Any, frames: Frames, caller: FrameType | None) -> _Look | None:
+        """Look at the graph behind these losses; None if there is nothing to be timed."""
+        torch = sys.modules["torch"]
+        given = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
+        graph = _Graph([one.grad_fn for one in given if getattr(one, "grad_fn", None) is not None])
+        if not graph.order:
+            return None
+        found = _Pass(frames)
+        trained = {
+            id(one) for optimizer in update_counting.live_optimizers() for one in _parameters(optimizer)
+        }
+        parameters = list({id(one): one for one in graph.leaves.values()}.values())
+        if not any(id(one) in trained for one in parameters):
+            return None  # trained without an optimizer of torch, if at all
+        if len(self._passes) == MOST_PASSES:
+            return None
+        unused = [one for one in parameters if isinstance(one, torch.nn.Parameter) and id(one) not in trained]
+        known = [self._known(one) for one in unused]
+        self._name(known, caller)
+        unwanted = {
+            id(one) for one, leaf in zip(unused, known, strict=True) if leaf.name and not leaf.by_hand
+        }
+        found.leaves = tuple(self._leaves[key] for key in unwanted)
+        found.elements = sum(one.numel() for one in parameters if id(one) in unwanted)
+        found.of_elements = sum(one.numel() for one in parameters)
+        found.modules = self._modules_of(found.leaves)
+        self._passes.append(found)
+        if not unwanted or any(one.device.type != "cpu" for one in parameters):
+            return None
+        return _Look(found, graph, unwanted)
+
+    def _known(self, parameter: Any) -> _Leaf:
+        leaf = self._leaves.get(id(parameter))
+        if leaf is None or leaf.parameter() is not parameter:
+            leaf = self._leaves[id(parameter)] = _Leaf(weakref.ref(parameter), _values(parameter))
+        elif leaf.window != self._window:
+            leaf.changes |= not _equal(leaf.values, _values(parameter))
+        if leaf.windows:
+            leaf.is_cleared |= parameter.grad is None or not bool(parameter.grad.any())
+        leaf.windows += leaf.window != self._window
+        leaf.window = self._window
+        return leaf
+
+    def _name(self, leaves: Iterable[_Leaf], caller: FrameType | None) -> None:
+        """Find the modules of parameters that have no name yet; those outside of modules keep none."""
+        new = {id(leaf.parameter()): leaf for leaf in leaves if not leaf.name and leaf.windows == 1}
+        if not new or self._looks_at_modules == MOST_LOOKS_AT_MODULES:
+            return
+        self._looks_at_modules += 1
+        outermost = _named_modules(caller)
+        _name_leaves(new, outermost)
+        if not all(leaf.name for leaf in new.values()):
+            modules = live_objects(sys.modules["torch"].nn.Module)
+            inside = {id(part) for module in modules for part in module._modules.values()}
+            outermost += [(type(one).__name__, one) for one in modules if id(one) not in inside]
+            _name_leaves(new, outermost)
+        unused = {key for key, leaf in self._leaves.items() if leaf.name and leaf.parameter() is not None}
+        for name, module in outermost:
+            for part, keys in _parts(module, name, unused):
+                names = tuple(self._leaves[key].name for key in keys)
+                self._modules[part] = (*self._modules.get(part, ()), *names)
+
+    def _modules_of(self, leaves: tuple[_Leaf, ...]) -> tuple[str, ...]:
+        names = {leaf.name for leaf in leaves}
+        found = [part for part, inside in self._modules.items() if any(one in names for one in inside)]
+        # A parameter has one name; parts of modules that have it under another are left out.
+        return tuple(part for part in found if any(one.startswith(part) for one in names))[:MOST_NAMES]
+
+    def facts(self) -> dict[str, Any]:
+        """How many passes were looked at, and those that compute gradients which nobody uses."""
+        trained = {
+            id(one) for optimizer in update_counting.live_optimizers() for one in _parameters(optimizer)
+        }
+        by_line: dict[Frames, list[_Pass]] = {}
+        for one in self._passes:
+            by_line.setdefault(one.frames, []).append(one)
+        found = []
+        for frames, looked_at in by_line.items():
+            mine = [one for one in looked_at if one.leaves and _are_unused(one.leaves, trained)]
+            if not mine:
+                continue
+            last = mine[-1]
+            found.append(
+                {
+                    "frames": [list(frame) for frame in frames],
+                    "passes": len(mine),
+                    "of_passes": len(looked_at),
+                    "elements": last.elements,
+                    "of_elements": last.of_elements,
+                    "modules": list(last.modules),
+                    "total_ns": sum(one.total_ns for one in mine),
+                    "needless_ns": sum(one.needless_ns for one in mine),
+                    "weights_ns": sum(one.weights_ns for one in mine),
+                    "changes": any(leaf.changes for leaf in last.leaves),
+                    # In eval mode, torch takes another way through these where no gradient is needed.
+                    "attention": any(".in_proj_" in leaf.name for leaf in last.leaves),
+                }
+            )
+        return {"gradients": {"passes": len(self._passes), "windows": self._window, "unused": found}}
+
+
+def _are_unused(leaves: Iterable[_Leaf], trained: set[int]) -> bool:
+    """Whether they were seen over some time, and nothing has trained them."""
+    return all(
+        leaf.windows > 1 and not leaf.by_hand and id(leaf.parameter()) not in trained for leaf in leaves
+    )
+
+
+def _parameters(optimizer: Any) -> Iterator[Any]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def _values(parameter: Any) -> Any:
+    flat = parameter.detach().reshape(-1)
+    return flat[:: max(1, len(flat) // VALUES)].clone()
+
+
+def _equal(before: Any, now: Any) -> bool:
+    return before.shape == now.shape and bool((before == now).all())
+
+
+def _named_modules(frame: FrameType | None) -> list[tuple[str, Any]]:
+    """Modules that the user's functions on this stack, or the objects that own them, have names for."""
+    kind = sys.modules["torch"].nn.Module
+    found: dict[int, tuple[str, Any]] = {}
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(PACKAGE) and not is_library(file):
+            known = frame.f_locals
+            owner = known.get("self")
+            places = [("", known), ("self.", getattr(owner, "__dict__", {})), ("", frame.f_globals)]
+            for prefix, names in places:
+                for name, value in list(names.items()):
+                    if isinstance(value, kind) and name != "self":
+                        found.setdefault(id(value), (f"{prefix}{name}", value))
+        frame = frame.f_back
+    parts = {id(part) for _, module in found.values() for part in module.modules() if part is not module}
+    return [one for key, one in found.items() if key not in parts]
+
+
+def _name_leaves(new: dict[int, _Leaf], modules: Iterable[tuple[str, Any]]) -> None:
+    for root, module in modules:
+        for name, parameter in module.named_parameters():
+            leaf = new.get(id(parameter))
+            if leaf is not None and not leaf.name:
+                leaf.name = f"{root}.{name}"
+
+
+def _parts(module: Any, name: str, unused: set[int]) -> Iterator[tuple[str, list[int]]]:
+    """The largest parts of a module that have unused parameters alone, with the ids of these."""
+    own = [id(one) for one in module.parameters() if one.requires_grad]
+    hit = [one for one in own if one in unused]
+    if hit and len(hit) == len(own):
+        yield name, hit
+    elif hit:
+        for part, inner in module.named_children():
+            yield from _parts(inner, f"{name}.{part}", unused)
+        for part, one in module._parameters.items():
+            if id(one) in unused:
+                yield f"{name}.{part}", [id(one)]
+
+
+@dataclass
+class _Graph:
+    """Nodes behind some losses; `leaves` are the tensors that get a gradient, by their node."""
+
+    roots: list[Any]
+    order: list[Any] = field(default_factory=list)  # a node stands behind all those that it leads to
+    leaves: dict[Any, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        seen: set[Any] = set()
+        todo = [(root, False) for root in self.roots]
+        while todo:
+            node, is_done = todo.pop()
+            if is_done:
+                self.order.append(node)
+                continue
+            if node in seen:
+                continue
+            seen.add(node)
+            if len(seen) > MOST_NODES:
+                self.order.clear()
+                return
+            variable = getattr(node, "variable", None)
+            if variable is not None:
+                self.leaves[node] = variable
+                continue
+            todo.append((node, True))
+            todo += [(below, False) for below, _ in node.next_functions if below is not None]
+
+    def sort_nodes(self, unwanted: set[int]) -> tuple[set[Any], set[Any]]:
+        """Nodes that lead to unwanted leaves alone, and those of the others whose weights are unwanted."""
+        needed = {node for node, leaf in self.leaves.items() if id(leaf) not in unwanted}
+        needless, mixed = set(), set()
+        for node in self.order:
+            below = [one for one, _ in node.next_functions if one is not None]
+            if any(one in needed for one in below):
+                needed.add(node)
+                if any(one not in needed for one in below):
+                    mixed.add(node)
+            else:
+                needless.add(node)
+        return needless, mixed
+
+
+class _Look:
+    """Times every node of a backward pass. On the CPU, the thread that called it runs them all."""
+
+    def __init__(self, found: _Pass, graph: _Graph, unwanted: set[int]) -> None:
+        self._pass = found
+        self._nodes = graph.order
+        self._needless, self._mixed = graph.sort_nodes(unwanted)
+        self._took = [0] * len(self._nodes)
+        self._began = 0
+        self._handles = []
+        for number, node in enumerate(self._nodes):
+            self._handles.append(node.register_prehook(self._begin))
+            self._handles.append(node.register_hook(self._end(number)))
+
+    def _begin(self, gradients: Any) -> None:
+        self._began = time.perf_counter_ns()
+
+    def _end(self, number: int) -> Callable[[Any, Any], None]:
+        def ended(inputs: Any, outputs: Any) -> None:
+            self._took[number] += time.perf_counter_ns() - self._began
+
+        return ended
+
+    def finish(self) -> int:
+        """Take the hooks away and add up; returns about how long timing took, in ns."""
+        for handle in self._handles:
+            handle.remove()
+        for node, took in zip(self._nodes, self._took, strict=True):
+            self._pass.total_ns += took
+            self._pass.needless_ns += took if node in self._needless else 0
+            self._pass.weights_ns += took if node in self._mixed else 0
+        cost = HOOK_NS * len(self._nodes)
+        self._nodes, self._handles = [], []
+        self._needless.clear()
+        self._mixed.clear()
+        return cost
