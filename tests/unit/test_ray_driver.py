@@ -9,6 +9,7 @@ import json
 import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from hotloop import Profiler
 from hotloop.capture.nodes import NodeFacts, describe_missing, read_nodes
 from hotloop.capture.reader import load
 from hotloop.capture.summary import fold, load_summary, to_json
-from hotloop.instrument import ray_driver
+from hotloop.instrument import ray as ray_patches
+from hotloop.instrument import ray_driver, ray_times
 from hotloop.instrument.ray_driver import Cluster, NodeLink, courier_class
 from hotloop.instrument.ray_hook import Settings
 from hotloop.testing.clusters import make_node_processes
@@ -347,3 +349,21 @@ def test_rounds_over_many_nodes_are_further_apart() -> None:
     assert pause(0.0, 0.5) == pause(0.001, 0.5) == pause(0.5, 0.001) == 2.0  # new actors, or clocks compared
     assert pause(0.05, 0.04) == pytest.approx(8.0)
     assert pause(9.0, 9.0) == 30.0
+
+
+def test_a_task_is_submitted_when_the_call_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle worker may begin a task before `remote()` returns on the driver: seen on a busy machine."""
+    sample = ray_times.Sample()
+    monkeypatch.setattr(ray_times, "_submitted", sample)
+    monkeypatch.setattr(ray_times, "_changed", lambda: None)
+    monkeypatch.setattr(ray_patches, "_task_of", lambda result: result)
+    monkeypatch.setattr(ray_patches, "default", SimpleNamespace(recorder=SimpleNamespace(epoch=1)))
+    began_ns = []
+
+    def remote(_self: object) -> bytes:
+        began_ns.append(time.monotonic_ns())
+        return b"task"
+
+    assert ray_patches._submitting(lambda _self: "Runner.sample", remote)(object()) == b"task"
+    name, submitted_ns = sample.kept[b"task".hex()]
+    assert name == "Runner.sample" and submitted_ns <= began_ns[0]

@@ -161,17 +161,18 @@ def _function_name(function: Any) -> str:
 
 def _submitting(name_of: Callable[[Any], str], function: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        since_ns = time.monotonic_ns()  # before the call: an idle worker may begin before it returns
         result = function(self, *args, **kwargs)
         if default.recorder.epoch and not own_work.is_open():
             with suppress_own(Exception):
-                _note(result, name_of(self))
+                _note(result, name_of(self), since_ns)
         return result
 
     made: Callable[..., Any] = ray_submit.wrap(call, skip_inside=(ray_submit, own_work))
     return made
 
 
-def _note(result: Any, name: str) -> None:
+def _note(result: Any, name: str, since_ns: int) -> None:
     """Remember what the task of these results is called, by its id: a reference would keep them alive."""
     if len(_names) > MOST_NAMES:
         for old in list(_names)[: MOST_NAMES // 2]:
@@ -179,7 +180,7 @@ def _note(result: Any, name: str) -> None:
     task = _task_of(result[0] if isinstance(result, list) and result else result)
     if task is not None:
         _names[task] = name
-        ray_times.submitted(task, name)
+        ray_times.submitted(task, name, since_ns)
 
 
 # -- objects ---------------------------------------------------------------------------------------

@@ -49,9 +49,9 @@ _added = 0
 _saved_ns = 0
 
 
-def submitted(task: bytes, name: str) -> None:
-    """A task was submitted just now."""
-    if _submitted.add(task, name, time.monotonic_ns()):
+def submitted(task: bytes, name: str, since_ns: int) -> None:
+    """A task was submitted at that time."""
+    if _submitted.add(task, name, since_ns):
         _changed()
 
 
