@@ -51,8 +51,10 @@ class FakeRay:
 
     def __init__(self) -> None:
         self.present = {"home": True}
+        self.listed = 0
 
     def nodes(self) -> list[dict[str, Any]]:
+        self.listed += 1
         return [
             {"NodeID": name, "Alive": alive, "NodeManagerAddress": "10.0.0.1", "NodeManagerHostname": name}
             for name, alive in self.present.items()
@@ -89,6 +91,7 @@ class FakeCluster(Cluster):
 def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     made = FakeRay()
     monkeypatch.setitem(ray_driver.sys.modules, "ray", made)  # type: ignore[attr-defined]
+    monkeypatch.setattr(ray_driver, "LIST_S", 0.0)
     return made
 
 
@@ -344,9 +347,47 @@ def test_a_summary_over_another_time_keeps_its_sums() -> None:
     assert made.over(begin, end) is made
 
 
+def test_a_job_that_ends_before_the_first_round_brings_everything_home(
+    ray: FakeRay, cluster: FakeCluster, tmp_path: Path
+) -> None:
+    ray.present["far"] = True
+    record(tmp_path, "far", b"one")
+    cluster.round(FAR, last=True)
+    assert (cluster.folder / "parts" / "far-1-2.part").read_bytes() == b"one"
+    assert saved(cluster).complete and not (tmp_path / "far").exists()
+
+
+def test_nodes_are_listed_now_and_then_and_when_one_does_not_answer(
+    ray: FakeRay, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_driver, "LIST_S", FAR)
+    ray.present["far"] = True
+    for _ in range(3):
+        cluster.round(FAR)
+    assert ray.listed == 1
+    ray.present["far"] = False
+    cluster.round(FAR)
+    assert ray.listed == 1 and not saved(cluster).lost
+    cluster.round(FAR)
+    assert ray.listed == 2 and saved(cluster).lost
+
+
+def test_users_are_told_what_the_end_of_the_job_waits_for(
+    ray: FakeRay, cluster: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ray.present["far"] = True
+    cluster.round(FAR)
+    cluster.nodes["far"].actor.answers = False
+    cluster.round(FAR)
+    assert not capsys.readouterr().err
+    cluster.finish()
+    assert capsys.readouterr().err.count("hotloop: waiting for what other nodes recorded (at most ") == 1
+    assert not saved(cluster).complete
+
+
 def test_rounds_over_many_nodes_are_further_apart() -> None:
     pause = ray_driver.pause_after
-    assert pause(0.0, 0.5) == pause(0.001, 0.5) == pause(0.5, 0.001) == 2.0  # new actors, or clocks compared
+    assert pause(0.0, 0.5) == pause(0.001, 0.5) == pause(0.5, 0.001) == 4.0  # new actors, or clocks compared
     assert pause(0.05, 0.04) == pytest.approx(8.0)
     assert pause(9.0, 9.0) == 30.0
 

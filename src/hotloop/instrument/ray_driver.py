@@ -31,12 +31,14 @@ from hotloop.instrument.ray_node import FOLDED, Asked, News, boot_id, store
 from hotloop.measure import origin
 from hotloop.measure.profiler import default
 
-INTERVAL_S = 2.0  # between two rounds over all nodes, or longer so that
+FIRST_S = 0.2  # until the first round: our actors start while those of the job do
+INTERVAL_S = 4.0  # between two rounds over all nodes, or longer so that
 MOST_OF_A_CORE = 0.005  # is what their thread takes; at most
 LONGEST_S = 30.0
+LIST_S = 10.0  # between two looks at which nodes there are; all of them come from Ray's head
 ANSWER_S = 20.0  # a node that answers later than this is asked again in the next round
-START_S = 120.0  # until its actor runs
-END_S = 15.0  # for the last round, when the driver is about to leave
+END_S = 60.0  # for the last round, when the driver is about to leave; nearly always a moment
+LONG_S = 5.0  # after which the user is told what it waits for
 CLOCK_S = 30.0  # between two measurements of a node's clock, which cost 30 ms of CPU time
 ROUND_TRIPS = 16  # of which the fastest tells the offset of a clock
 MOST_PARTS_VARIABLE = "HOTLOOP_SUMMARY_ABOVE"  # environment of the driver; replaces:
@@ -235,10 +237,14 @@ class Cluster:
         self._here = self.ray.get_runtime_context().get_node_id()
         self._boot_id = boot_id()
         self._class: Any = None
-        self._ends = threading.Event()
+        self._ends = False
+        self._pause = threading.Lock()  # held until the thread is to end: waiting for it is no region
+        self._pause.acquire()
         self._lock = threading.Lock()
+        self._list_due_s = 0.0  # monotonic time when it is asked again
         self._thread = threading.Thread(target=self._run, name="hotloop cluster", daemon=True)
         self._told: set[str] = set()
+        self._told_to_wait = False
         self._begin_real_ns = time.time_ns()
         given = os.environ.get(MOST_PARTS_VARIABLE, "")
         self._most_parts = int(given) if given.isdecimal() else MOST_PARTS
@@ -252,28 +258,44 @@ class Cluster:
 
     def finish(self) -> None:
         """One more round; the driver is about to leave the cluster."""
-        self._ends.set()
-        if self._lock.acquire(timeout=END_S):
+        deadline = time.monotonic() + END_S
+        if not self._ends:
+            self._ends = True
+            self._pause.release()
+        if self._in_time(lambda left_s: self._lock.acquire(timeout=left_s), deadline):
             try:
-                self.round(time.monotonic() + END_S, last=True)
+                self.round(deadline, last=True)
             finally:
                 self._lock.release()
 
+    def _in_time(self, wait: Callable[[float], bool], deadline: float) -> bool:
+        """Wait until the deadline; at the end of the job, users are told what takes so long."""
+        if self._ends and wait(min(max(deadline - time.monotonic(), 0.0), LONG_S)):
+            return True
+        left_s = max(deadline - time.monotonic(), 0.0)
+        if self._ends and left_s and not self._told_to_wait:
+            self._told_to_wait = True
+            with suppress_own(Exception):
+                seconds = f"at most {left_s:.0f} s more; Ctrl-C leaves it there"
+                print(f"hotloop: waiting for what other nodes recorded ({seconds})", file=sys.stderr)
+        return wait(left_s)
+
     def _run(self) -> None:
-        pause_s, before_s = INTERVAL_S, 0.0
-        while not self._ends.wait(pause_s):
-            began_s = time.thread_time()
-            with self._lock:
-                if self._ends.is_set():
-                    return
-                try:
-                    self.round(time.monotonic() + ANSWER_S)
-                except Exception as error:
-                    if is_users(error):
-                        raise
-                    self._say("round", f"news of the other nodes could not be collected ({error!r})")
-            took_s = time.thread_time() - began_s
-            pause_s, before_s = pause_after(before_s, took_s), took_s
+        pause_s, before_s = FIRST_S, 0.0
+        with own_work:  # as a whole: what this thread waits is nobody's time
+            while not self._pause.acquire(timeout=pause_s):
+                began_s = time.thread_time()
+                with self._lock:
+                    if self._ends:
+                        return
+                    try:
+                        self._round(time.monotonic() + ANSWER_S, last=False)
+                    except Exception as error:
+                        if is_users(error):
+                            raise
+                        self._say("round", f"news of the other nodes could not be collected ({error!r})")
+                took_s = time.thread_time() - began_s
+                pause_s, before_s = pause_after(before_s, took_s), took_s
 
     def _say(self, key: str, sentence: str) -> None:
         if key not in self._told:
@@ -288,12 +310,8 @@ class Cluster:
             self._round(deadline, last)
 
     def _round(self, deadline: float, last: bool) -> None:
-        present = {facts["NodeID"]: facts for facts in self.ray.nodes() if facts.get("Alive")}
-        for node_id, facts in present.items():
-            if node_id != self._here and node_id not in self.nodes and not last:
-                self.nodes[node_id] = NodeLink(facts, self._new_actor(node_id))
-        for node_id, link in self.nodes.items():
-            link.lost = link.lost or node_id not in present
+        if last or time.monotonic() >= self._list_due_s:
+            self._list_nodes()
         asked = [link for link in self.nodes.values() if not link.lost and not link.problem]
         self._greet([link for link in asked if link.hello is None], deadline)
         known = [link for link in asked if link.hello is not None and not link.problem]
@@ -304,6 +322,16 @@ class Cluster:
         self._fetch(known, deadline, last)
         for link in self.nodes.values():
             self._save(link)
+
+    def _list_nodes(self) -> None:
+        """Ask Ray which nodes there are: that takes as much CPU time as asking one of them for news."""
+        self._list_due_s = time.monotonic() + LIST_S
+        present = {facts["NodeID"]: facts for facts in self.ray.nodes() if facts.get("Alive")}
+        for node_id, facts in present.items():
+            if node_id != self._here and node_id not in self.nodes:
+                self.nodes[node_id] = NodeLink(facts, self._new_actor(node_id))
+        for node_id, link in self.nodes.items():
+            link.lost = link.lost or node_id not in present
 
     def _new_actor(self, node_id: str) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # Ray is loaded here
@@ -388,8 +416,13 @@ class Cluster:
             link.actor.ask.remote(question, *(arg(link) if callable(arg) else arg for arg in args)): link
             for link in links
         }
-        left_s = max(deadline - time.monotonic(), 0.0)
-        ready, _ = self.ray.wait(list(refs), num_returns=len(refs), timeout=left_s)
+        ready: list[Any] = []
+
+        def wait(left_s: float) -> bool:
+            ready[:], left = self.ray.wait(list(refs), num_returns=len(refs), timeout=left_s)
+            return not left
+
+        self._in_time(wait, deadline)
         found = []
         for ref in ready:
             link = refs[ref]
@@ -398,8 +431,9 @@ class Cluster:
             except Exception as error:
                 if is_users(error):
                     raise
+                self._list_due_s = 0.0  # if it is lost, the next round notices
                 if link.hello is not None:
-                    continue  # it may come back; if it is lost, the next round notices
+                    continue  # it may come back
                 problem, answer = f"its actor failed: {type(error).__name__}", None
             if problem:
                 link.problem = problem
