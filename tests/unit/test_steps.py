@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -520,3 +524,20 @@ def test_odd_results_are_counted_through_the_instrumented_path() -> None:
         instrument.remove()
     assert (progress.env_steps, progress.episodes, progress.return_sum) == (2 + 3, 1, 2.5)
     assert "transfer" not in names
+
+
+def test_packages_of_another_environment_are_a_library(tmp_path: Path) -> None:
+    """As in a venv with `--system-site-packages`: a step of its envs and wrappers is one step."""
+    packages, modules = tmp_path / "base" / "site-packages", tmp_path / "mine"
+    code = (
+        "import sys; from hotloop.measure.core_shared import is_library; "
+        "print([is_library(file) for file in sys.argv[1:]])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(packages / "gym" / "core.py"), str(modules / "train.py")],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(packages), str(modules)])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "[True, False]\n"

@@ -14,16 +14,26 @@ PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _OWN_TRAINING = os.path.join(PACKAGE, "rl") + os.sep  # marks regions as a user's code does
 
 
+PACKAGE_FOLDERS = ("site-packages", "dist-packages")
+
+
 def _library_folders() -> tuple[str, ...]:
-    """Where Python keeps its own and installed packages, longest first, so that site-packages goes first."""
+    """Where Python keeps its own and installed packages, longest first, so that site-packages goes first.
+
+    Packages are elsewhere, too: those of the Python below in a venv with `--system-site-packages`,
+    Debian's, and those that a `.pth` file or PYTHONPATH adds.
+    """
     schemes = [sysconfig.get_paths()]
     user_scheme = sysconfig.get_preferred_scheme("user")
     if user_scheme in sysconfig.get_scheme_names():
         schemes.append(sysconfig.get_paths(user_scheme))
     keys = ("stdlib", "platstdlib", "purelib", "platlib")
     found = {paths[key] for paths in schemes for key in keys if paths.get(key)}
+    found |= {path for path in sys.path if os.path.basename(path.rstrip(os.sep)) in PACKAGE_FOLDERS}
     found |= {os.path.realpath(path) for path in found}
-    return tuple(sorted((path + os.sep for path in found), key=lambda path: (-len(path), path)))
+    return tuple(
+        sorted({path.rstrip(os.sep) + os.sep for path in found}, key=lambda path: (-len(path), path))
+    )
 
 
 LIBRARIES = _library_folders()
