@@ -170,6 +170,23 @@ def test_members_that_do_more_and_bytes_are_named() -> None:
     )
 
 
+def test_a_member_that_sleeps_in_its_tasks_is_a_straggler_too() -> None:
+    capture = cluster(NodeFacts("b", "two"))
+    system = find_system(capture)
+    assert system is not None
+    busy = replace(system.members[1].states, running=0.1, waiting=0.9)
+    states = {
+        "Runner 0": busy,
+        "Runner 1": busy,
+        "Runner 2": replace(busy, running=0.1, waiting=0.1, blocked=0.8),
+    }
+    members = [replace(m, states=states.get(m.name, m.states)) for m in system.members]
+    assert (
+        "Of the 3 Runner actors, Runner 2 works or is blocked 90.0 % of its time, 9.0 times as much as the "
+        "median." in describe_cluster(capture, members, system.roles, 10**10)
+    )
+
+
 def test_a_run_on_one_computer_has_no_such_sentences() -> None:
     assert describe_cluster(make_capture({"a": Spec(1, 1e9)}), [], [], 10**9) == []
 

@@ -806,6 +806,14 @@ def test_calls_of_a_trainer_are_what_training_consists_of() -> None:
     assert "this is what training consists of" in advice.advice
 
 
+def test_time_inside_ray_points_to_the_picture_of_the_system() -> None:
+    waits = path((MODULE, 12), called="ray._private.auto_init_hook.wrap_auto_init.<locals>.auto_init_wrapper")
+    step = path((MODULE, 10), called="gymnasium.core.Wrapper.step")
+    (advice,) = hottest_code(run_of(capture_with([waits, step], [6, 4])))
+    assert "inside Ray" in advice.evidence[0] and "auto_init" not in str(advice)
+    assert "The picture of the whole system says for whom" in advice.advice
+
+
 def test_library_calls_that_are_no_training_are_pointed_at() -> None:
     sample = path((MODULE, 12), called="stable_baselines3.common.buffers.ReplayBuffer.sample")
     forward = path((MODULE, 12), called="torch.nn.modules.module.Module._call_impl")

@@ -173,6 +173,12 @@ def test_items_of_a_buffer_asked_for_one_by_one_take_the_time_of_its_library_alo
     assert converted is None or not converted.library_calls
 
 
+def test_results_of_ray_that_are_used_later_may_change_learning() -> None:
+    found = match(spot("for i in x:\n    rows = ray.get([a.sample.remote(w) for a in actors])  # hot asleep"))
+    assert found is not None and found.name == "waiting_for_others" and found.safety == "semantic"
+    assert "Ray's workers" in found.title and not found.chills
+
+
 def test_array_expressions_save_less_of_a_loop_over_plain_floats() -> None:
     floats = """
     def near(self):

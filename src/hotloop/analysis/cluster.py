@@ -58,14 +58,27 @@ def _spread(role: Role, members: Sequence[Member]) -> str:
     if len(role.members) < 2:
         return ""
     mine = [members[number] for number in role.members]
-    busy = [member.states.running + member.states.ready + member.states.gil for member in mine]
-    if max(busy) - min(busy) < LEAST_SPREAD:
+    work = [member.states.running + member.states.ready + member.states.gil for member in mine]
+    held = [one + member.states.blocked for one, member in zip(work, mine, strict=True)]
+    texts = []
+    if max(work) - min(work) >= LEAST_SPREAD:
+        texts.append(f"work {percent(min(work))} to {percent(max(work))} of their time")
+    middle, slowest = median(held), mine[held.index(max(held))]
+    if len(mine) > 2 and max(held) > STRAGGLES * middle > 0 and max(held) - middle >= LEAST_SPREAD:
+        times = f"{max(held) / middle:.1f} times as much as the median"
+        if slowest.states.blocked < max(held) / 2:
+            texts.append(f"{slowest.name} works {times}")
+        else:  # it sleeps, reads or writes in its own tasks: the others wait for that, too
+            texts.append(f"{slowest.name} works or is blocked {percent(max(held))} of its time, {times}")
+    if not texts:
         return ""
-    text = f"The {len(mine)} {role.name} work {percent(min(busy))} to {percent(max(busy))} of their time"
-    middle, slowest = median(busy), mine[busy.index(max(busy))]
-    if len(mine) > 2 and max(busy) > STRAGGLES * middle > 0:
-        text += f"; {slowest.name} works {max(busy) / middle:.1f} times as much as the median"
-    return f"{text}."
+    first, *rest = texts
+    first = (
+        f"The {len(mine)} {role.name} {first}"
+        if first.startswith("work ")
+        else f"Of the {len(mine)} {role.name}, {first}"
+    )
+    return f"{'; '.join([first, *rest])}."
 
 
 def _bytes(capture: Capture, training_ns: int) -> list[str]:

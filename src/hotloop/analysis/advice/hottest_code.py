@@ -199,8 +199,11 @@ def _pointer(run: RunView, lines: LineSamples, best: _Place) -> Recommendation:
     what = f"`{best.name}`" if best.name != "<module>" else "your script"
     # A statement with all that it calls is not all of its function.
     who = f"`{_cut(best.text)}`" if (best.essential or best.loop) and best.text else what
+    in_ray = best.called.partition(".")[0] == "ray"
     inside = (
-        f"inside `{best.called}`"
+        "inside Ray"
+        if in_ray
+        else f"inside `{best.called}`"
         if best.called
         else "in your own code, without calls into torch or an RL library"
     )
@@ -240,6 +243,12 @@ def _pointer(run: RunView, lines: LineSamples, best: _Place) -> Recommendation:
         advice = (
             "Nothing there is known to be slow: this is what training consists of. Is all of it needed, as "
             "often, in this size and precision?"
+        )
+    elif in_ray:
+        advice = (
+            "There Ray waits for results, or submits tasks and sends objects. The picture of the whole "
+            "system says for whom, and what that one does meanwhile; below it is what tasks waited before "
+            "they began."
         )
     elif best.called:
         advice = (

@@ -232,6 +232,23 @@ def talking_to_processes(spot: Spot) -> Match | None:
         )
     ):
         return None
+    if spot.asleep >= MOSTLY and call_of(spot, "ray.get"):
+        return Match(
+            "waiting_for_others",
+            "Let Ray's workers work ahead, or make them faster",
+            f"This thread slept {100 * spot.asleep:.0f} % of that time, waiting for results of Ray.",
+            "The picture of the whole system says for whom, and what that one does meanwhile: make it "
+            "faster, or give it less. Results can be used as they come (ray.wait), and the next tasks be "
+            "submitted before these results are used; what is learned then is from older weights. Tasks "
+            "that mostly wait to start need workers that run already: keep actors, submit fewer and longer "
+            "tasks.",
+            (0.2, 0.6, 0.95),
+            safety="semantic",
+            effort="hours",
+            library_calls=("ray",),
+            waits=True,
+            chills=False,
+        )
     if spot.asleep >= MOSTLY:
         return Match(
             "waiting_for_others",
