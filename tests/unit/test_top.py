@@ -99,6 +99,14 @@ def test_a_thread_long_inside_one_call_is_stuck() -> None:
     assert "stuck in env_step for 41.0 s, worker 3 (pid 4001)" in top_lines(found)
 
 
+def test_threads_that_serve_others_and_idle_workers_of_ray_are_not_stuck() -> None:
+    waits = Spec(1, 1e6, open_for_ns=300 * S)
+    service = ThreadSpec({"condition_wait": waits}, name="PythonGCThread")
+    idle = ThreadSpec({"ray_idle": waits})
+    found = look(running(5000, processes=[ProcessSpec([idle, service], label="Runner", alive=True)]))
+    assert found.stuck == () and "condition_wait" not in {region.name for region in found.regions}
+
+
 def test_a_call_that_is_always_that_long_is_not_stuck() -> None:
     assert look(running(5000, step_ns=2e7, processes=[worker(41, longest_ns=20e9)])).stuck == ()
     assert look(running(5000, step_ns=2e7, processes=[worker(5)])).stuck == ()

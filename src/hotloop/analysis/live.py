@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from hotloop.analysis.services import SERVICE_THREADS
 from hotloop.capture.model import Capture, Node, OpenRegion, Process, Progress, Thread, merged
 from hotloop.capture.nodes import NodeFacts, node_of
+from hotloop.capture.region_names import RAY_IDLE
 
 STUCK_AFTER_NS = 10_000_000_000  # in one region without entering or leaving any
 STUCK_TIMES_LONGEST = 3.0  # and this many times its longest completed call
@@ -205,7 +207,8 @@ def _read_process(
 ) -> ProcessReading:
     own_ns: dict[str, int] = {}
     calls: dict[str, int] = {}
-    todo = [merged(process.threads)]
+    threads = [thread for thread in process.threads if not SERVICE_THREADS.search(thread.name)]
+    todo = [merged(threads)]
     while todo:
         node = todo.pop()
         name = node.name or UNATTRIBUTED
@@ -223,7 +226,7 @@ def _read_process(
         calls=calls,
         threads={
             (t.native_id, t.start_ns): _read_thread(t, at_ns, before.get((t.native_id, t.start_ns)))
-            for t in process.threads
+            for t in threads
             if not t.ended and not t.folded_threads
         },
     )
@@ -349,7 +352,7 @@ def _stuck(after: LiveReading) -> tuple[Stuck, ...]:
 
 def _stuck_for_ns(thread: ThreadReading, at_ns: int) -> int:
     """How long no region was entered or left: exact inside a leaf, elsewhere as far back as readings go."""
-    if not thread.open:
+    if not thread.open or thread.open[-1].name == RAY_IDLE:  # a worker of Ray without a task
         return 0
     return (
         thread.open_for_ns

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hotloop.analysis.categories import Resolver
-from hotloop.analysis.services import LAUNCHERS, SERVICES
+from hotloop.analysis.services import LAUNCHERS, SERVICE_THREADS, SERVICES
 from hotloop.analysis.system import RoleKind
 from hotloop.analysis.tree import driving_thread, thread_label
 from hotloop.analysis.utilisation import NOT_WORK
@@ -32,10 +32,6 @@ TARGETS: tuple[tuple[str, RoleKind], ...] = (
 )
 LOGGER_THREADS = re.compile(
     r"_EventLoggerThread|wandb|tensorboard|SenderThread|HandlerThread|WriterThread|MsgRouterThr"
-)
-SERVICE_THREADS = re.compile(
-    r"\(_serve\)$|RendezvousKeepAlive|QueueFeederThread|QueueManagerThread|ExecutorManagerThread|pydevd|hotloop|"
-    r"^ray_|PythonGCThread|\(_handle_(tasks|results|workers)\)$"
 )
 PLURAL: dict[RoleKind, str] = {
     "learner": "learners",

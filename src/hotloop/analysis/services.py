@@ -1,6 +1,8 @@
-"""Processes that only start or serve others: launchers, fork servers, resource trackers."""
+"""Processes and threads that only start or serve others: launchers, fork servers, resource trackers."""
 
 from __future__ import annotations
+
+import re
 
 from hotloop.capture.model import Capture, Process
 
@@ -12,6 +14,10 @@ SERVICES = (
     "ray/dashboard/",
     "ray/_private/log_monitor.py",
     "ray/_private/runtime_env/",
+)
+SERVICE_THREADS = re.compile(  # by their names
+    r"\(_serve\)$|RendezvousKeepAlive|QueueFeederThread|QueueManagerThread|ExecutorManagerThread|pydevd|hotloop|"
+    r"^ray_|PythonGCThread|\(_handle_(tasks|results|workers)\)$"
 )
 LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed")
 

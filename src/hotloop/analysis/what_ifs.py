@@ -62,6 +62,7 @@ LEAST_DONE = 4  # env steps or updates in the replayed time, to base a rate on
 CROWDED = 0.3  # busy threads of other programs from which on they are mentioned
 UNSURE = 0.10  # predictors that differ by more are shown as a range
 GAPS = ("between ", "before ", "after ")
+NOT_WORK = ("wait", "hotloop")  # categories of regions that nobody makes faster
 How = Literal["replay", "amdahl", "unknown"]
 _CHANGE = re.compile(r"\s*([^=\s][^=]*?)\s*=\s*([0-9.]+)\s*(x|%|)\s*$")
 
@@ -222,7 +223,7 @@ class WhatIfs:
         hulls = {name for lane in lanes for name in lane.waits_inside}
         hidden = hulls | {"import", "gc_pause", "hotloop_hooks"}
         for thread in self.training.threads:
-            hidden |= {node.name for node, kind, _, _ in _RESOLVER.walk(thread.root) if kind == "wait"}
+            hidden |= {node.name for node, kind, _, _ in _RESOLVER.walk(thread.root) if kind in NOT_WORK}
         return tuple(name for name in self.regions if name not in hidden and not name.startswith(GAPS))
 
     # -- the limit ---------------------------------------------------------------------------------
