@@ -304,6 +304,26 @@ def rows_in_place(rows: int, width: int) -> None:
     show(f"adding to the {rows} rows of {width:,} numbers: one call", one_by_one, at_once)
 
 
+def target_network(width: int) -> None:
+    """The loss of DQN with gradients of a target network that nobody trains, and without."""
+    states, next_states = torch.randn(64, 4), torch.randn(64, 4)
+    actions, rewards = torch.randint(0, 2, (64, 1)), torch.randn(64, 1)
+    net, target = (nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 2)) for _ in range(2))
+    frozen = copy.deepcopy(target).requires_grad_(False)
+
+    def loss(of: nn.Module) -> torch.Tensor:
+        best = of(next_states).max(1, keepdim=True).values
+        return ((net(states).gather(1, actions) - rewards - 0.98 * best) ** 2).mean()
+
+    def learn(of: nn.Module) -> None:
+        net.zero_grad()
+        loss(of).backward()
+
+    what = f"gradients of a target network ({width} units): requires_grad_(False)"
+    show(f"{what}, loss alone", lambda: loss(target), lambda: loss(frozen))
+    show(f"{what}, loss and backward pass", lambda: learn(target), lambda: learn(frozen))
+
+
 def main() -> None:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
@@ -325,6 +345,8 @@ def main() -> None:
     for size in (12, 32, 64):
         inverses(size)
     rows_one_by_one()
+    for width in (64, 128, 256):
+        target_network(width)
     for rows, width in ((32, 51), (128, 51), (32, 84 * 84)):
         rows_in_place(rows, width)
 

@@ -105,6 +105,17 @@ def test_a_waiting_learner_is_the_headline() -> None:
     assert any("turn into more waiting" in reason for reason in found.not_measured)
 
 
+def test_shares_leave_out_threads_that_only_wait() -> None:
+    monitor = ThreadSpec(
+        {"condition_wait": Spec(2, 500_000, category="wait")}, name="tqdm_monitor", unattributed=0.0
+    )
+    capture = make_capture({"loss": Spec(1000, 900)}, updates=1000, extra_threads=[monitor], unattributed=0.1)
+    found = explain_without_advice(capture)
+    assert [one.name for one in found.bottlenecks] == ["loss"]
+    assert found.bottlenecks[0].share == pytest.approx(0.9, abs=0.04) and found.waits is None
+    assert len(found.utilisation) == 2  # the table of threads still has it
+
+
 def test_unmeasured_values_are_none_and_named() -> None:
     found = explain_without_advice(make_capture(LOOP, windows=4, facts={"region_cost_ns": None}))
     assert found.env_steps_per_s is None and found.updates_per_s is None and found.mean_return is None

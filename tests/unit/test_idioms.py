@@ -156,6 +156,22 @@ def test_a_slow_idiom_is_recognised(name: str) -> None:
     assert found.why.endswith(".") and found.remedy.endswith(".") and not found.title.endswith(".")
 
 
+@pytest.mark.parametrize(
+    ("source", "title"),
+    [
+        ("for i in x:\n    step(i)\n    time.sleep(0.5)  # hot", "Leave out the sleep"),
+        (
+            "for i in x:\n    if not q:\n        time.sleep(0.5)  # hot",
+            "Wait for the event instead of sleeping",
+        ),
+        ("while not q:\n    time.sleep(0.5)  # hot", "Wait for the event instead of sleeping"),
+    ],
+)
+def test_a_sleep_that_waits_for_nothing_is_told_from_polling(source: str, title: str) -> None:
+    found = match(spot(source))
+    assert found is not None and found.name == "sleeping" and found.title == title
+
+
 def test_distributions_are_provable_by_a_patch_that_exists() -> None:
     found = match(spot(MATCHES["distributions"]))
     assert found is not None and found.patch == "validation" and found.patch in NAMES

@@ -42,6 +42,7 @@ from hotloop.analysis.tree import (
     merged_tree,
     region_findings,
     thread_label,
+    without_idle_helpers,
 )
 from hotloop.analysis.utilisation import (
     NOTABLE,
@@ -127,11 +128,12 @@ def explain_without_advice(
     driver = _driver(capture, resolver)
     if driver is None:
         return _nothing(recorded)
-    everything = flatten(merged_tree([capture], resolver), resolver, capture.region_cost_ns)
+    working = without_idle_helpers(capture, driver.thread)
+    everything = flatten(merged_tree([working], resolver), resolver, capture.region_cost_ns)
     done = capture.progress
     uses = utilisation(capture, resolver)
-    place = [id(t) for t in capture.threads].index(id(driver.thread))
-    waiting = waits(uses, (driver.process, driver.thread), place)
+    place = [id(t) for t in working.threads].index(id(driver.thread))
+    waiting = waits(utilisation(working, resolver), (driver.process, driver.thread), place)
     held_up = others_may_hold_up(waiting)
     ranked = bottlenecks(everything, driver.flat, driver.spans, others_may_hold_it_up=held_up)
     if model is None and recorded.messages:
@@ -176,9 +178,9 @@ def explain_without_advice(
         env_steps_per_s=done.env_steps / training_s if done.env_steps and training_s else None,
         updates_per_s=done.updates / training_s if done.updates and training_s else None,
         mean_return=recorded.progress.mean_return,
-        basis=_basis(capture, own, phases),
+        basis=_basis(working, own, phases, len(capture.threads)),
         breakdown=own,
-        all_threads=breakdown(everything, f"all {len(capture.threads)} threads"),
+        all_threads=breakdown(everything, f"all {len(working.threads)} threads"),
         bottlenecks=ranked,
         recommendations=(),
         growth=grown,
@@ -263,14 +265,20 @@ def _same_thread(recorded: Capture, driver: DrivingThread) -> tuple[Process, Thr
     return driver.process, driver.thread
 
 
-def _basis(capture: Capture, own: Breakdown, phases: Phases) -> str:
-    count = len(capture.threads)
+def _basis(working: Capture, own: Breakdown, phases: Phases, recorded: int) -> str:
+    """What shares are shares of; `working` leaves idle helpers out of the `recorded` threads."""
+    count = len(working.threads)
     of = "training" if not phases.whole_run else "the wall time"
     if count == 1:
         return f"shares of {of} of {own.label}"
+    which = (
+        f"all {count} recorded threads"
+        if count == recorded
+        else f"the {count} threads that did more than wait"
+    )
     return (
         f"the breakdown shows shares of {of} of {own.label}, which drives training; "
-        f"regions and bottlenecks show shares of the time of all {count} recorded threads added up"
+        f"regions and bottlenecks show shares of the time of {which} added up"
     )
 
 

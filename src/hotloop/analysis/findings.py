@@ -263,6 +263,7 @@ class Recommendation:
     affects: float | None = None
     # What the driving thread would gain if it waited for nobody; None: the same as `gain`
     alone: Estimate | None = None
+    changed_elsewhere: bool = False  # `site` is where the time goes, not where the change is made
 
 
 @dataclass(frozen=True, slots=True)

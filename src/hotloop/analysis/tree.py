@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from hotloop.capture.model import Capture, Node, Process, Thread, merged
 PERCENTILES = (0.50, 0.90, 0.99)
 SHORT_LIVED = 0.5  # share of the work, and of the longest thread's time, below which a worker drives nothing
 ONLY_WAITS = 0.9  # share of a helper thread's time in regions of waiting from which it drives nothing
+IDLE = 0.99  # and from which it is left out of shares: nothing but tqdm's monitor, say, waits like that
 _CHUNK = 4096  # histograms in one matrix while percentiles are computed: 5 MB
 
 Floats = NDArray[np.float64]
@@ -204,7 +205,7 @@ def driving_thread(capture: Capture) -> tuple[Process, Thread] | None:
     pairs = [(p, t) for p in capture.processes for t in p.threads]
     pairs = [(p, t) for p, t in pairs if t.folded_threads == 0] or pairs
     pairs = [(p, t) for p, t in pairs if not is_service(p)] or pairs
-    pairs = [(p, t) for p, t in pairs if not _only_waits(t)] or pairs
+    pairs = [(p, t) for p, t in pairs if not _only_waits(t, ONLY_WAITS)] or pairs
     if not pairs:
         return None
     steps = sum(t.progress.env_steps for _, t in pairs) or 1
@@ -222,8 +223,21 @@ def driving_thread(capture: Capture) -> tuple[Process, Thread] | None:
     return best
 
 
-def _only_waits(thread: Thread) -> bool:
-    """Whether a helper thread without progress spends nearly all of its time in regions of waiting."""
+def without_idle_helpers(capture: Capture, driver: Thread) -> Capture:
+    """The capture without helper threads that did nothing but wait, such as the one that tqdm starts.
+
+    Their waiting is no part of training, so shares of the time of all threads leave it out.
+    """
+
+    def works(thread: Thread) -> bool:
+        return thread is driver or not _only_waits(thread, IDLE)
+
+    processes = (replace(p, threads=tuple(filter(works, p.threads))) for p in capture.processes)
+    return replace(capture, processes=tuple(processes))
+
+
+def _only_waits(thread: Thread, share: float) -> bool:
+    """Whether a helper thread without progress spends more than that share of its time in waits."""
     done = thread.progress
     if thread.name == "MainThread" or done.env_steps or done.updates:
         return False
@@ -233,7 +247,7 @@ def _only_waits(thread: Thread) -> bool:
         node = nodes.pop()
         waiting += node.own_ns if node.category == "wait" else 0
         nodes += node.children
-    return waiting > ONLY_WAITS * thread.wall_ns
+    return waiting > share * thread.wall_ns
 
 
 def process_name(process: Process) -> str:

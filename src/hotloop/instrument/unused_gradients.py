@@ -3,7 +3,9 @@
 The graph behind a loss is walked before the pass: its leaves are the parameters that will get a gradient. A
 parameter that no optimizer has, that never changes, or whose gradient is never cleared, is not
 trained. A node of the graph that leads to such leaves alone is computed for nothing; one that leads to
-others as well computes the gradient of its weights for nothing. Where there are any, every node is timed.
+others as well computes the gradient of its weights for nothing. Where there are any, every node of one pass
+is timed and the next pass as a whole, since the engine takes time between nodes, too. Both are CPU times of
+the thread: waiting for a core would fall on any node.
 
 Tensors that are no parameters of a module count as wanted: whoever made one with `requires_grad` reads it.
 """
@@ -56,7 +58,8 @@ class _Pass:
     elements: int = 0  # of those
     of_elements: int = 0  # of all leaves
     modules: tuple[str, ...] = ()
-    total_ns: int = 0  # of all nodes; 0: not timed, since a device does the work
+    whole_ns: int = 0  # of the pass without hooks; 0: not timed as a whole
+    nodes_ns: int = 0  # of all nodes; 0: not timed by node, or a device does the work
     needless_ns: int = 0  # of nodes that lead to such leaves alone
     weights_ns: int = 0  # of nodes that lead to others as well
 
@@ -76,7 +79,7 @@ class UnusedGradients:
         """A new window begins."""
         self._window += 1
 
-    def before(self, tensors: Any, frames: Frames, caller: FrameType | None) -> _Look | None:
+    def before(self, tensors: Any, frames: Frames, caller: FrameType | None) -> _Look | _Whole | None:
         """Look at the graph behind these losses; None if there is nothing to be timed."""
         torch = sys.modules["torch"]
         given = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
@@ -102,10 +105,12 @@ class UnusedGradients:
         found.elements = sum(one.numel() for one in parameters if id(one) in unwanted)
         found.of_elements = sum(one.numel() for one in parameters)
         found.modules = self._modules_of(found.leaves)
+        by_node = sum(one.nodes_ns > 0 for one in self._passes if one.frames == frames)
+        as_a_whole = sum(one.whole_ns > 0 for one in self._passes if one.frames == frames)
         self._passes.append(found)
         if not unwanted or any(one.device.type != "cpu" for one in parameters):
             return None
-        return _Look(found, graph, unwanted)
+        return _Whole(found) if as_a_whole < by_node else _Look(found, graph, unwanted)
 
     def _known(self, parameter: Any) -> _Leaf:
         leaf = self._leaves.get(id(parameter))
@@ -158,6 +163,9 @@ class UnusedGradients:
             if not mine:
                 continue
             last = mine[-1]
+            by_node = [one for one in mine if one.nodes_ns]
+            whole = [one.whole_ns for one in mine if one.whole_ns]
+            nodes_ns = sum(one.nodes_ns for one in by_node)
             found.append(
                 {
                     "frames": [list(frame) for frame in frames],
@@ -166,9 +174,9 @@ class UnusedGradients:
                     "elements": last.elements,
                     "of_elements": last.of_elements,
                     "modules": list(last.modules),
-                    "total_ns": sum(one.total_ns for one in mine),
-                    "needless_ns": sum(one.needless_ns for one in mine),
-                    "weights_ns": sum(one.weights_ns for one in mine),
+                    "total_ns": len(by_node) * sum(whole) // len(whole) if whole else nodes_ns,
+                    "needless_ns": sum(one.needless_ns for one in by_node),
+                    "weights_ns": sum(one.weights_ns for one in by_node),
                     "changes": any(leaf.changes for leaf in last.leaves),
                     # In eval mode, torch takes another way through these where no gradient is needed.
                     "attention": any(".in_proj_" in leaf.name for leaf in last.leaves),
@@ -283,13 +291,27 @@ class _Graph:
         return needless, mixed
 
 
+class _Whole:
+    """Times a backward pass as a whole."""
+
+    def __init__(self, found: _Pass) -> None:
+        self._pass = found
+        self._began = time.thread_time_ns()
+
+    def finish(self) -> int:
+        """Returns what timing cost: next to nothing."""
+        self._pass.whole_ns = time.thread_time_ns() - self._began
+        return 0
+
+
 class _Look:
     """Times every node of a backward pass. On the CPU, the thread that called it runs them all."""
 
     def __init__(self, found: _Pass, graph: _Graph, unwanted: set[int]) -> None:
         self._pass = found
-        self._nodes = graph.order
         self._needless, self._mixed = graph.sort_nodes(unwanted)
+        self._needless |= {node for node, leaf in graph.leaves.items() if id(leaf) in unwanted}
+        self._nodes = [*graph.order, *graph.leaves]
         self._took = [0] * len(self._nodes)
         self._began = 0
         self._handles = []
@@ -298,11 +320,11 @@ class _Look:
             self._handles.append(node.register_hook(self._end(number)))
 
     def _begin(self, gradients: Any) -> None:
-        self._began = time.perf_counter_ns()
+        self._began = time.thread_time_ns()
 
     def _end(self, number: int) -> Callable[[Any, Any], None]:
         def ended(inputs: Any, outputs: Any) -> None:
-            self._took[number] += time.perf_counter_ns() - self._began
+            self._took[number] += time.thread_time_ns() - self._began
 
         return ended
 
@@ -311,7 +333,7 @@ class _Look:
         for handle in self._handles:
             handle.remove()
         for node, took in zip(self._nodes, self._took, strict=True):
-            self._pass.total_ns += took
+            self._pass.nodes_ns += took
             self._pass.needless_ns += took if node in self._needless else 0
             self._pass.weights_ns += took if node in self._mixed else 0
         cost = HOOK_NS * len(self._nodes)

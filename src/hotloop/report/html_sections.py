@@ -191,7 +191,8 @@ def card(number: int, r: Recommendation, most: float) -> str:
         f'<span class="chip">{SAFETY[r.safety]}</span>'
     )
     evidence = "".join(f"<li>{m.prose(found, 600)}</li>" for found in r.evidence)
-    where = f' <span class="muted">at <code>{m.place(r.site)}</code></span>' if r.site else ""
+    place = "the time goes to" if r.changed_elsewhere else "at"
+    where = f' <span class="muted">{place} <code>{m.place(r.site)}</code></span>' if r.site else ""
     change = f"<dt>Change</dt><dd><code>{m.text(r.how_to_change, 600)}</code>{where}</dd>"
     test = f"<dt>Prove it</dt><dd>{tested(r.prove_command)}</dd>" if r.prove_command else ""
     return (

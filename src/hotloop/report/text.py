@@ -253,7 +253,8 @@ def recommendation(number: int, advice: Recommendation, pen: Pen) -> str:
         lines.append(pen.wrap(evidence, "     - ", "       "))
     if advice.advice:
         lines.append(pen.wrap(advice.advice, "     "))
-    where = f" (at {advice.site})" if advice.site else ""
+    place = "the time goes to" if advice.changed_elsewhere else "at"
+    where = f" ({place} {advice.site})" if advice.site else ""
     lines.append(pen.wrap(f"{advice.how_to_change}{where}", "     change: "))
     if advice.prove_command:
         first, command = split_command(advice.prove_command)

@@ -27,8 +27,19 @@ STREAMS = ("stdin", "stdout", "writer", "reader", "sock", "socket")
 def sleeping(spot: Spot) -> Match | None:
     if not call_of(spot, "time.sleep", "sleep", "asyncio.sleep") or is_loop(spot):
         return None
-    if not any(isinstance(loop, ast.For | ast.While) for loop in spot.loops):
+    loop = next((loop for loop in spot.loops if isinstance(loop, ast.For | ast.While)), None)
+    if loop is None:
         return None  # a device or a service that takes its time
+    if isinstance(loop, ast.For) and any(spot.node is one for one in loop.body):
+        return Match(
+            "sleeping",
+            "Leave out the sleep",
+            "Every pass of the loop sleeps, whatever has happened: nothing that it waits for is looked at.",
+            "Remove it, or keep it for runs that people watch. If a device or another program needs the "
+            "time, wait for its answer instead.",
+            (0.8, 0.97, 1.0),
+            waits=True,
+        )
     return Match(
         "sleeping",
         "Wait for the event instead of sleeping",
