@@ -225,7 +225,19 @@ def test_a_single_region_cannot_be_distinguished_from_the_machine() -> None:
     found = grown({"store": Spec(20_000, 20_000, growth=0.8)}).growth
     assert found is not None and not found.regions[0].flagged
     assert found.regions[0].exponent.low > 0.5  # it did get slower
-    assert "more likely the machine than your code" in found.summary
+    assert "most of all store" in found.summary and "or the machine" in found.summary
+
+
+def test_a_region_that_takes_longer_from_one_moment_on_is_named_without_a_verdict() -> None:
+    one = work_windows(0.0)
+    own_ns = np.outer(one.spans.span_ns, [0.5, 0.3, 0.2])
+    own_ns[30:, 1] *= 3
+    spans = Spans(
+        ("act", "store", "loss"), one.spans.end_ns, own_ns.sum(axis=1), own_ns, np.full_like(own_ns, 10.0)
+    )
+    found, _ = growth(WorkWindows(spans, one.env_steps, one.episodes))
+    assert found is not None and not any(region.flagged for region in found.regions)
+    assert "most of all store, from" in found.summary and "than your code" not in found.summary
 
 
 def test_a_machine_that_slows_down_does_not_hide_or_make_a_defect() -> None:

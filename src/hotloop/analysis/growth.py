@@ -22,6 +22,9 @@ MOST_REGIONS = 50  # fit exponents for the names with most own time
 FLAG_EXPONENT = 0.15
 FLAG_P = 0.001
 FLAG_RATIO = 1.2  # late / early cost of a call
+CHANGED = (
+    1.5  # the same, of a region that takes much longer late in the run, though it does not grow steadily
+)
 LEAST_SHARED = 0.1  # share of the time in regions that both stretches have
 _FLAT = 0.05  # factors closer to 1 are not mentioned
 
@@ -317,9 +320,14 @@ def _sentence(per: str, excess: float, ratio: dict[Factor, float], regions: tupl
             defect += f", and {others} more {'region gets' if others == 1 else 'regions get'} slower"
         causes.append(defect)
     elif cost > 1 + _FLAT:
+        # The region with most extra time; costs are relative to the others, which a slower machine keeps.
+        most = regions[0] if regions else None
         causes.append(
-            f"calls got slower ({cost:.2f}x), but no single region clearly did: more likely the machine than "
-            "your code"
+            f"calls got slower ({cost:.2f}x), most of all {most.name}, from {units.duration(most.early_ns)} "
+            f"to {units.duration(most.late_ns)}, but not steadily: its work may have changed, or the machine"
+            if most is not None and most.late_ns > CHANGED * most.early_ns
+            else f"calls got slower ({cost:.2f}x), but no single region clearly did: more likely the machine "
+            "than your code"
         )
     else:
         causes.append("no region got slower with the work done")

@@ -319,7 +319,7 @@ def nature(factor: GrowthFactor) -> str:
         return "learning or a setting"
     if factor.is_defect and factor.ratio > 1:
         return "defect"
-    return "machine or noise" if factor.ratio > 1 else "no defect"
+    return "not steady: machine or other work" if factor.ratio > 1 else "no defect"
 
 
 def slope(found: Estimate) -> str:
