@@ -13,6 +13,7 @@ from hotloop.analysis.advice.idioms import match
 from hotloop.analysis.advice.repeated_work import repeated_work
 from hotloop.analysis.source_names import dotted
 from tests.unit.test_idioms import MATCHES, spot
+from tests.unit.test_library_idioms import FIRES as OF_LIBRARIES
 from tests.unit.test_needless_work import FIRES as NEEDLESS
 from tests.unit.test_recomputed import FIRES as MORE
 
@@ -631,6 +632,7 @@ def test_every_idiom_has_an_example() -> None:
         & (
             set(MORE)
             | set(NEEDLESS)
+            | set(OF_LIBRARIES)
             | {"covariance_matrix", "sums_of_suffixes"}
             | {"statistic_of_a_table"}  # test_expressions.py: it needs samples of parts of a line
         )

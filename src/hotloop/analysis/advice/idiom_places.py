@@ -14,6 +14,7 @@ from hotloop.analysis.advice import (  # noqa: F401  (they register idioms)
     whole_for_a_part,
 )
 from hotloop.analysis.advice.idioms import Match, match
+from hotloop.analysis.advice.idioms.callbacks import in_a_callback
 from hotloop.analysis.advice.recomputed import recomputed
 from hotloop.analysis.advice.repeated_work import repeated_work
 from hotloop.analysis.advice.user_code import is_part_of_idiom
@@ -82,7 +83,7 @@ def find_idioms(lines: LineSamples) -> list[IdiomPlaces]:
     """Places of the same idiom in the same function (or file) belong together; largest saving first."""
     groups: _Groups = {}
     for spot in spots(lines, LEAST_SHARE):
-        found = repeated_work(spot) or recomputed(spot) or match(spot)
+        found = in_a_callback(spot, repeated_work(spot) or recomputed(spot) or match(spot))
         if found is not None:
             function = "" if found.name in ACROSS_FUNCTIONS else spot.function
             groups.setdefault((found.name, spot.file, function), []).append((found, spot))

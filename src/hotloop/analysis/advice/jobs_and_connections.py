@@ -13,7 +13,7 @@ from hotloop.analysis.source_names import dotted
 
 OPENS = frozenset(
     {"open_connection", "open_unix_connection", "create_connection", "urlopen", "HTTPConnection"}
-    | {"ClientSession", "ServerProxy"}
+    | {"ClientSession", "ServerProxy", "insecure_channel", "zmq.Context"}
 )
 HANDED_OUT = frozenset(
     {"map", "imap", "imap_unordered", "starmap", "map_async", "starmap_async", "apply_async", "apply"}
@@ -54,7 +54,7 @@ def connection_each_time(spot: Spot) -> Match | None:
 
 def _opens(spot: Spot, name: str) -> bool:
     owner, _, last = name.rpartition(".")
-    if last in OPENS:
+    if last in OPENS or name in OPENS:
         return True
     if owner in ("requests", "httpx") and last in ("get", "post", "put", "request"):
         return True
@@ -96,17 +96,28 @@ def constants_in_every_job(spot: Spot) -> Match | None:
 
 MOST_ASLEEP = 0.6  # part of that time in which neither this thread nor a worker was awake
 LEAST_WAITED = 0.25  # share of training at which handing jobs over takes more than their work
+LEAST_PLACE = 0.05  # of one statement that hands them over or collects them
+IN_THREADS = ("run_in_executor", "to_thread")  # of asyncio
 
 
 def jobs_too_small(spot: Spot) -> Match | None:
     """`pool.map(f, xs)` with jobs that take less time than it takes to send them."""
-    if isinstance(spot.node, LOOPS) or not isinstance(spot.node, ast.stmt) or spot.share < LEAST_WAITED:
+    if isinstance(spot.node, LOOPS) or not isinstance(spot.node, ast.stmt) or spot.share < LEAST_PLACE:
         return None
     if spot.asleep > MOST_ASLEEP:
         return None  # nobody was seen passing messages: what the workers do is not known
-    for name, call in spot.calls():
+    calls = list(spot.calls())
+    if any(name.endswith((".result", ".get")) for name, _ in calls) and _is_result(spot):
+        calls += [
+            (dotted(n.func), n)
+            for n in ast.walk(spot.scope)
+            if isinstance(n, ast.Call) and dotted(n.func).endswith((".submit", ".apply_async"))
+        ]
+    for name, call in calls:
         owner, _, last = name.rpartition(".")
         kinds = spot.names.of(owner)
+        if last in IN_THREADS and _is_quick(spot, call):
+            kinds, last = THREADS, "map"
         if last not in HANDED_OUT or not (kinds & (POOLS | THREADS) or _is_pool(owner)):
             continue
         if last in ("apply", "submit", "apply_async") and not spot.loops:
@@ -129,8 +140,27 @@ def jobs_too_small(spot: Spot) -> Match | None:
             waits=True,
             waits_for_own=threads,
             chills=False,
+            least=LEAST_WAITED,
         )
     return None
+
+
+def _is_result(spot: Spot) -> bool:
+    """Whether it waits for jobs of a pool: `future.result()`, `job.get()`."""
+    return any(name.startswith(("concurrent.futures.", "multiprocessing.pool.")) for name in spot.called)
+
+
+BLOCKS = ("sleep", "recv", "read", "get", "post", "wait", "run", "urlopen", "request", "open", "acquire")
+
+
+def _is_quick(spot: Spot, call: ast.Call) -> bool:
+    """Whether a job for a thread of asyncio is a function of the script that only computes in Python."""
+    given = [dotted(one).rpartition(".")[2] for one in call.args[:2]]
+    function = next((spot.names.functions[name] for name in given if name in spot.names.functions), None)
+    if function is None:
+        return False
+    called = {dotted(n.func).rpartition(".")[2] for n in ast.walk(function) if isinstance(n, ast.Call)}
+    return not called & {*BLOCKS}
 
 
 def _never_changes(spot: Spot, value: ast.expr) -> bool:

@@ -45,6 +45,8 @@ def slow_idioms(run: RunView) -> list[Recommendation]:
         share = lines.share_of(paths)
         if share * found.match.saved[1] < LEAST_SAVED or len(advice) == MOST:
             continue
+        if share < found.match.least:
+            continue
         if found.match.again and lines.bursts(paths) < LEAST_BURSTS:
             continue
         taken |= paths

@@ -486,7 +486,10 @@ def statistics_of_everything(spot: Spot) -> Match | None:
         "numpy.array",
         "numpy.asarray",
     )
-    if is_loop(spot) or call is None or not call.args:
+    if is_loop(spot):
+        return None
+    call = call or _array_call_on_a_container(spot)
+    if call is None or not call.args:
         return None
     argument = call.args[0]
     if "deque" in spot.names.of(dotted(argument)) and not _is_short(spot, dotted(argument)):
@@ -516,6 +519,55 @@ def statistics_of_everything(spot: Spot) -> Match | None:
         walks_memory=True,
         safety="rounding",
     )
+
+
+ARRAY_LIBRARIES = ("numpy.", "scipy.", "pandas.", "statistics.", "torch.", "sklearn.")
+
+
+def _array_call_on_a_container(spot: Spot) -> ast.Call | None:
+    """`savgol_filter(self.rewards, 11, 3)`, where one is added each time: any function of a library."""
+    ran = spot.called[0] if spot.called else ""
+    if not ran.startswith(ARRAY_LIBRARIES):
+        return None
+    for name, call in spot.calls():
+        last = name.rpartition(".")[2]
+        if not call.args or last in spot.names.functions or last != ran.rpartition(".")[2] or last in DRAWING:
+            continue
+        fraction = spot.fraction_in(call)
+        held = dotted(call.args[0])
+        if "?" in held or "()" in held or (fraction is not None and fraction < MOSTLY):
+            continue
+        if "deque" in spot.names.of(held):
+            # Of unknown length, it may be the last few frames
+            if last in ("stack", "vstack", "concatenate") and _length(spot, held) > SHORT:
+                return call
+        elif _one_added_each_time(spot, held):
+            return call
+    return None
+
+
+DRAWING = ("choice", "sample", "choices", "shuffle", "permutation")
+
+
+def _one_added_each_time(spot: Spot, name: str) -> bool:
+    """Whether each pass appends to it once, and not in a loop of its own."""
+    around = set(spot.loops)
+    for node in ast.walk(spot.scope):
+        if not (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "append"
+            and dotted(node.func.value) == name
+        ):
+            continue
+        above, inside = spot.names.parents.get(node), False
+        while above is not None and above is not spot.scope:
+            inside = inside or (
+                isinstance(above, ast.For | ast.While | ast.comprehension) and above not in around
+            )
+            above = spot.names.parents.get(above)
+        return not inside
+    return False
 
 
 STATISTICS = ("max", "min", "sum", "mean", "any", "all", "count_nonzero")
@@ -576,19 +628,48 @@ def _changes_by_elements(spot: Spot, table: str) -> bool:
 
 def _is_short(spot: Spot, name: str) -> bool:
     """Whether the source makes it as a deque of a few elements: `recent = deque(maxlen=100)`."""
-    return any(
-        isinstance(n, ast.Assign)
-        and any(dotted(target) == name for target in n.targets)
-        and isinstance(n.value, ast.Call)
-        and any(
-            k.arg == "maxlen"
-            and isinstance(k.value, ast.Constant)
-            and isinstance(k.value.value, int)
-            and k.value.value <= SHORT
-            for k in n.value.keywords
-        )
-        for n in ast.walk(spot.scope)
-    )
+    return 0 < _length(spot, name) <= SHORT
+
+
+def _length(spot: Spot, name: str) -> float:
+    """The most elements that a deque holds; 0 if the source does not say."""
+    attribute = f"self.{name.rpartition('.')[2]}" if "." in name else name
+    for tree in (spot.scope, *spot.names.trees):
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Assign | ast.AnnAssign) or not isinstance(node.value, ast.Call):
+                continue
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if not any(dotted(target) in (name, attribute) for target in targets):
+                continue
+            given = [k.value for k in node.value.keywords if k.arg == "maxlen"] or node.value.args[1:2]
+            if given:
+                return _number(spot, given[0]) or 0
+    return 0
+
+
+def _number(spot: Spot, node: ast.expr) -> float | None:
+    """The number that an expression is, as far as assignments and defaults of arguments say."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, int) else None
+    if not isinstance(node, ast.Name | ast.Attribute):
+        return None
+    last = dotted(node).rpartition(".")[2]
+    found: list[float] = []
+    for inner in (n for tree in spot.names.trees for n in ast.walk(tree)):
+        values: list[ast.expr] = []
+        if isinstance(inner, ast.Assign | ast.AnnAssign) and inner.value is not None:
+            targets = inner.targets if isinstance(inner, ast.Assign) else [inner.target]
+            values = [inner.value] if any(dotted(t).rpartition(".")[2] == last for t in targets) else []
+        elif isinstance(inner, ast.arguments):
+            with_default = inner.args[len(inner.args) - len(inner.defaults) :]
+            values = [d for a, d in zip(with_default, inner.defaults, strict=True) if a.arg == last]
+            values += [
+                d for a, d in zip(inner.kwonlyargs, inner.kw_defaults, strict=True) if d and a.arg == last
+            ]
+        elif isinstance(inner, ast.keyword) and inner.arg == last:
+            values = [inner.value]
+        found += [v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, int)]
+    return max(found, default=None)
 
 
 def _entry_grows(spot: Spot, entry: ast.Subscript) -> bool:

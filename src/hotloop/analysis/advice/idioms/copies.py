@@ -97,7 +97,9 @@ def _converts_for_json(spot: Spot) -> bool:
 
 @idiom
 def weights_copied(spot: Spot) -> Match | None:
-    call = call_of(spot, ".state_dict", ".load_state_dict", ".parameters_to_vector")
+    call = call_of(
+        spot, ".state_dict", ".load_state_dict", ".parameters_to_vector", ".set_parameters", ".get_parameters"
+    )
     if is_loop(spot) or call is None:
         return None
     return Match(
@@ -108,5 +110,5 @@ def weights_copied(spot: Spot) -> Match | None:
         "copy them in place with torch._foreach_copy_ (lerp for soft updates).",
         (0.5, 0.85, 0.97),
         part=call,
-        library_calls=("state_dict",),
+        library_calls=("state_dict", "_parameters"),
     )

@@ -14,23 +14,28 @@ SAVED = re.compile(
     r"(^|[._])(save|dump|write|export|serialize|checkpoint|to_csv|to_parquet|to_hdf|to_pickle)(_|$|\w*$)"
 )
 READ = re.compile(
-    r"(^|[._])(read_csv|read_json|read_parquet|read_pickle|read_text|read_bytes|loadtxt|genfromtxt|load_results)$"
+    r"(^|[._])(read_csv|read_json|read_parquet|read_pickle|read_text|read_bytes|loadtxt|genfromtxt|load_results"
+    r"|read_excel|read_gml|read_graphml|imread|from_xml_path|from_xml_string|loadURDF|loadMJCF|loadSDF|load)$"
 )
 
 
 @idiom
 def plotting(spot: Spot) -> Match | None:
-    if is_loop(spot) or not call_of(
-        spot,
-        "plt.plot",
-        "plt.savefig",
-        ".savefig",
-        "plt.draw",
-        "plt.pause",
-        "plt.figure",
-        "plt.imshow",
-        ".imshow",
-        "plt.show",
+    draws = spot.called and spot.called[0].startswith(("matplotlib.", "seaborn.", "plotly."))
+    if is_loop(spot) or not (
+        draws
+        or call_of(
+            spot,
+            "plt.plot",
+            "plt.savefig",
+            ".savefig",
+            "plt.draw",
+            "plt.pause",
+            "plt.figure",
+            "plt.imshow",
+            ".imshow",
+            "plt.show",
+        )
     ):
         return None
     return Match(
@@ -47,7 +52,7 @@ def plotting(spot: Spot) -> Match | None:
 @idiom
 def rendering(spot: Spot) -> Match | None:
     if is_loop(spot) or not call_of(
-        spot, ".render", "cv2.imshow", "cv2.imwrite", "imageio.imwrite", "Image.fromarray"
+        spot, ".render", ".get_images", "cv2.imshow", "cv2.imwrite", "imageio.imwrite", "Image.fromarray"
     ):
         return None
     return Match(
@@ -56,7 +61,7 @@ def rendering(spot: Spot) -> Match | None:
         "A frame is drawn at every pass.",
         "Leave rendering out of training (render_mode=None), or render a few evaluation episodes.",
         (0.85, 0.97, 1.0),
-        library_calls=("render",),
+        library_calls=("render", "get_images"),
         takes="all",
     )
 
@@ -138,6 +143,11 @@ def reading_files(spot: Spot) -> Match | None:
             "os.scandir",
             "yaml.safe_load",
             "h5py.File",
+            "from_xml_path",
+            "loadURDF",
+            "loadMJCF",
+            "read_gml",
+            "read_graphml",
         ),
     )
     reads = any(READ.search(name) for name in _called_by_name(spot))

@@ -43,6 +43,7 @@ class Match:
     patch: str = ""  # name of the patch in `hotloop try` that makes this change, if there is one
     again: bool = False  # only where it comes again and again: a figure may be drawn once, at the end
     helpers: bool = False  # whether what threads and processes do meanwhile takes less time with it, too
+    least: float = 0.0  # share of training that its places take together, at least
     part: ast.AST | None = None  # the expression that it is about; None: the whole statement or loop
     # Beginnings of library functions that take less time with it, wherever they are called: an event loop
     also_called: tuple[str, ...] = ()

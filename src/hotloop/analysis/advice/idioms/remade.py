@@ -115,6 +115,10 @@ def made_each_time(spot: Spot) -> Match | None:
         and (not spot.called or spot.called[0].startswith("torch.nn."))  # a trainer has a `train`, too
     ):
         what, why = "the mode of the network", "train() and eval() walk through all modules in Python."
+    elif _makes_a_space(spot):
+        what, why = "the space", "A space fills arrays with its bounds and checks them each time it is made."
+    elif call_of(spot, "SharedMemory") and not spot.function.endswith("__init__"):
+        what, why = "the handle of the shared memory", "Opening it maps the memory anew at every pass."
     elif _makes_constants_only(spot):
         what, why = "what never changes", "The same values are computed at every pass."
     else:
@@ -130,8 +134,19 @@ def made_each_time(spot: Spot) -> Match | None:
             "torch.nn.modules.module.Module.train",
             "torch.nn.modules.module.Module.eval",
             "compile",
+            ".spaces.",
         ),
     )
+
+
+SPACES = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
+
+
+def _makes_a_space(spot: Spot) -> bool:
+    """`return spaces.Box(...)`, as a property that every step asks for."""
+    made = any(name.rpartition(".")[2] in SPACES for name, _ in spot.calls())
+    method = spot.function.rpartition(".")[2]
+    return made and method != "__init__" and any(".spaces." in name for name in spot.called)
 
 
 def _is_all_of(spot: Spot, ends: tuple[str, ...]) -> bool:
@@ -278,17 +293,20 @@ def data_loader(spot: Spot) -> Match | None:
 def threads_and_pools_each_time(spot: Spot) -> Match | None:
     if any(name.startswith("psutil.") for name, _ in spot.calls()):
         return None
-    if is_loop(spot) or not call_of(
-        spot,
-        "Pool",
-        "ThreadPoolExecutor",
-        "ProcessPoolExecutor",
-        "threading.Thread",
-        "Process",
-        "subprocess.run",
-        "subprocess.check_output",
-        "subprocess.Popen",
-        "os.system",
+    if is_loop(spot) or not (
+        _starts_or_joins(spot)
+        or call_of(
+            spot,
+            "Pool",
+            "ThreadPoolExecutor",
+            "ProcessPoolExecutor",
+            "threading.Thread",
+            "Process",
+            "subprocess.run",
+            "subprocess.check_output",
+            "subprocess.Popen",
+            "os.system",
+        )
     ):
         return None
     return Match(
@@ -299,6 +317,45 @@ def threads_and_pools_each_time(spot: Spot) -> Match | None:
         (0.7, 0.95, 1.0),
         waits=True,
     )
+
+
+def _asks_for_the_job_just_started(spot: Spot) -> bool:
+    """`job = pool.apply_async(f, x)` and then `job.get()` in the same pass of a loop."""
+    loop = spot.loops[0] if spot.loops else None
+    if not isinstance(loop, ast.For | ast.While):
+        return False
+    jobs = {
+        dotted(target)
+        for s in loop.body
+        if isinstance(s, ast.Assign) and isinstance(s.value, ast.Call)
+        for target in s.targets
+        if dotted(s.value.func).rpartition(".")[2] in ("apply_async", "submit", "remote")
+    }
+    return any(
+        name.rpartition(".")[0] in jobs and name.endswith((".get", ".result")) for name, _ in spot.calls()
+    )
+
+
+STARTED = ("Process", "Thread", "Popen")
+
+
+def _starts_or_joins(spot: Spot) -> bool:
+    """`worker.start()` in a loop that makes the worker: started again at every pass."""
+    if not any(name.endswith((".start", ".join")) and not call.args for name, call in spot.calls()):
+        return False
+    if not any("threading." in name or "multiprocessing." in name for name in spot.called):
+        return False
+    makes = [
+        loop for loop in spot.loops if any(name.rpartition(".")[2] in STARTED for name in called_names(loop))
+    ]
+    # The loop that makes the workers of one round, and one around it that repeats the round
+    return len(makes) > len([loop for loop in makes[:1] if _only_starts(loop)])
+
+
+def _only_starts(loop: ast.AST) -> bool:
+    """`for i in range(n): w = Process(...); w.start(); workers.append(w)`"""
+    ends = {name.rpartition(".")[2] for name in called_names(loop)}
+    return not ends & {"join", "get", "recv", "wait"}
 
 
 @idiom
@@ -314,6 +371,7 @@ def jobs_one_by_one(spot: Spot) -> Match | None:
     )
     if not (
         at_once
+        or _asks_for_the_job_just_started(spot)
         or any(name.endswith((".submit().result", ".apply_async().get", ".remote().get")) for name in names)
     ) and not any(
         name.endswith(".apply") and spot.names.of(name.rpartition(".")[0]) & {"Pool", "ThreadPool"}

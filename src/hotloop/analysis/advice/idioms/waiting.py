@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
+from hotloop.analysis.advice.idioms.callbacks import is_hook
 from hotloop.analysis.advice.idioms.questions import call_of, carries_over, is_loop, is_stream
 from hotloop.analysis.advice.idioms.registry import Match, idiom
 from hotloop.analysis.hot_statements import Spot
@@ -23,14 +24,45 @@ OF_FILES_TOO = frozenset({"write", "read", "readline"})
 STREAMS = ("stdin", "stdout", "writer", "reader", "sock", "socket")
 
 
+BLOCKING_CALLS = (
+    *("time.sleep", "requests.get", "requests.post", "requests.put", "subprocess.run", "urlopen"),
+    *("subprocess.check_output", ".recv", ".recv_bytes", ".recv_pyobj", ".recv_json", ".recv_string"),
+)
+
+
+@idiom
+def blocking_in_a_coroutine(spot: Spot) -> Match | None:
+    """`time.sleep(0.01)` or `requests.post(...)` in an `async def`: no other task runs meanwhile."""
+    if is_loop(spot) or not isinstance(spot.scope, ast.AsyncFunctionDef) or spot.asleep < MOSTLY:
+        return None
+    call = call_of(spot, *BLOCKING_CALLS)
+    if call is None or any(
+        isinstance(spot.names.parents.get(call), kind) for kind in (ast.Await, ast.Lambda)
+    ):
+        return None
+    return Match(
+        "blocking_in_a_coroutine",
+        f"Await it: {ast.unparse(call.func)} blocks every other task",
+        "A call that blocks stops the whole event loop: the other tasks, which could work or wait meanwhile, "
+        "stand still.",
+        "Use what can be awaited (asyncio.sleep, aiohttp, asyncio streams, zmq.asyncio), or hand it to a "
+        "thread: await asyncio.to_thread(...).",
+        # Of n tasks that wait equally long, all but one part in n
+        (0.3, 0.75, 0.97),
+        part=call,
+        waits=True,
+        chills=False,
+    )
+
+
 @idiom
 def sleeping(spot: Spot) -> Match | None:
     if not call_of(spot, "time.sleep", "sleep", "asyncio.sleep") or is_loop(spot):
         return None
     loop = next((loop for loop in spot.loops if isinstance(loop, ast.For | ast.While)), None)
-    if loop is None:
+    if loop is None and not is_hook(spot):
         return None  # a device or a service that takes its time
-    if isinstance(loop, ast.For) and any(spot.node is one for one in loop.body):
+    if loop is None or (isinstance(loop, ast.For) and any(spot.node is one for one in loop.body)):
         return Match(
             "sleeping",
             "Leave out the sleep",
@@ -228,7 +260,7 @@ def _items_around(spot: Spot, node: ast.AST) -> set[str]:
 @idiom
 def talking_to_processes(spot: Spot) -> Match | None:
     """Messages: waiting for an answer is another thing than making them."""
-    if is_loop(spot):
+    if is_loop(spot) or bytes_one_by_one(spot) is not None:
         return None
     call = call_of(
         spot, ".send", ".recv", ".put", ".get_nowait", ".put_nowait", ".send_bytes", ".recv_bytes", "ray.get"
@@ -283,3 +315,66 @@ def talking_to_processes(spot: Spot) -> Match | None:
         library_calls=("ray",),
         waits=True,
     )
+
+
+@idiom
+def loop_for_each_call(spot: Spot) -> Match | None:
+    """`asyncio.run(client.step(action))` in a step: an event loop for a single request."""
+    call = call_of(spot, "asyncio.run")
+    if is_loop(spot) or call is None or spot.function.rpartition(".")[2] in ("main", "run", "cli"):
+        return None
+    if spot.function == "<module>" and not spot.loops:
+        return None
+    return Match(
+        "loop_for_each_call",
+        "Keep one event loop, do not make a new one for every call",
+        "asyncio.run makes an event loop with its selector and sockets, cancels what is left and takes it "
+        "down again.",
+        "Run the whole program in one asyncio.run(main()), or keep a loop (asyncio.Runner, "
+        "loop.run_until_complete); for one request at a time plain blocking sockets are faster still.",
+        (0.4, 0.8, 0.97),
+        part=call,
+        takes="own",
+        library_calls=("asyncio",),
+        chills=False,
+    )
+
+
+@idiom
+def shared_by_elements(spot: Spot) -> Match | None:
+    """`weights[i] = shared[i]` of a multiprocessing.Array: a lock and a conversion for each number."""
+    if not any(name.startswith("multiprocessing.sharedctypes") for name in spot.called[:2]):
+        return None
+    if not any(isinstance(n, ast.Subscript) for n in ast.walk(spot.node)):
+        return None
+    return Match(
+        "shared_by_elements",
+        "Look at the shared array through NumPy, not element by element",
+        "Each access takes a lock and turns one C number into a Python object, or back.",
+        "Make a view once: np.frombuffer(shared.get_obj(), dtype=...), and copy whole arrays under one lock.",
+        (0.7, 0.97, 1.0),
+    )
+
+
+@idiom
+def bytes_one_by_one(spot: Spot) -> Match | None:
+    """`data += sock.recv(1)` until the line ends: a system call for each byte."""
+    if is_loop(spot) or not spot.loops:
+        return None
+    for name, call in spot.calls():
+        size = call.args[0] if call.args else None
+        if (
+            name.endswith((".recv", ".read"))
+            and isinstance(size, ast.Constant)
+            and isinstance(size.value, int)
+            and 0 < size.value <= 4
+        ):
+            return Match(
+                "bytes_one_by_one",
+                "Read messages in large pieces",
+                "Each call asks the system for a few bytes only.",
+                "Use sock.makefile('rb').readline(), or recv(65536) into a buffer, and cut messages there.",
+                (0.5, 0.9, 0.99),
+                waits=True,
+            )
+    return None
