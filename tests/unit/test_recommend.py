@@ -16,8 +16,8 @@ from hotloop.analysis.advice.learner import dense_embedding
 from hotloop.analysis.advice.recommendation import round_interval, tier_of
 from hotloop.analysis.advice.run_view import RunView, near, tail, view_run
 from hotloop.analysis.explain import explain, explain_without_advice, first_advice
-from hotloop.analysis.findings import Estimate, Recommendation
-from hotloop.analysis.recommend import AdviceWarning, recommend, worth
+from hotloop.analysis.findings import Claim, Estimate, Recommendation
+from hotloop.analysis.recommend import AdviceWarning, own_code_before_boost, recommend, worth
 from hotloop.capture.model import Capture
 from hotloop.report.text import terminal
 from hotloop.testing import ProcessSpec, Spec, ThreadSpec, make_capture
@@ -103,6 +103,23 @@ def test_code_without_a_known_remedy_is_no_advice_and_comes_after_it() -> None:
     text = terminal(alone)
     assert "Nothing known to be slow was found. Most of the time goes into" in text
     assert "Most expensive code, with no known remedy:" in text and "impact" not in text
+
+
+def test_fixes_of_own_code_come_before_boost_if_they_save_a_noticeable_part() -> None:
+    boost = advice("boost", gain=Estimate(2.5, 2.0, 3.0))
+    region = advice("region", gain=Estimate(1.5, 1.4, 1.6))
+    claimed = replace(region, site="train.py:9", claim=Claim(sampled=(1,)))
+    own = replace(claimed, name="own", gain=Estimate(1.2, 1.15, 1.25))
+    minor = replace(claimed, name="minor", gain=Estimate(1.08, 1.07, 1.09))
+    hot = replace(claimed, name="hot", tier="no_known_remedy", gain=Estimate(4, 2, 8))
+
+    def order(*given: Recommendation) -> list[str]:
+        return [one.name for one in own_code_before_boost(given)]
+
+    assert order(boost, region, own, minor) == ["region", "own", "boost", "minor"]
+    assert order(own, boost, minor) == ["own", "boost", "minor"]
+    assert order(boost, region, minor, hot) == ["boost", "region", "minor", "hot"]
+    assert order(region, own) == ["region", "own"]
 
 
 def test_not_worth_optimising_comes_last_whatever_its_gain() -> None:

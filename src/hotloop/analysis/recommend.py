@@ -26,6 +26,9 @@ AdviceFunction = Callable[[RunView], Recommendation | Sequence[Recommendation] |
 EFFORT: dict[Effort, float] = {"minutes": 1.0, "hours": 1.5, "days": 3.0}  # divides the gain
 # Time saved that an unknown gain ranks like: strong evidence comes first, since its test is short.
 UNKNOWN: dict[Tier, float] = {"high": 3.0, "medium": 0.045, "low": 0.01}
+# Part of training that a fix of the user's own lines saves, from which on it comes before `hotloop boost`: it
+# is a mistake to correct, and what is left afterwards can still be boosted.
+OWN_CODE_FIRST = 0.1
 # Tiers that come after all others: what is known to help comes before what merely takes long.
 LAST: dict[Tier, int] = {"no_known_remedy": 1, "option": 2, "not_worth_optimising": 3}
 
@@ -54,8 +57,27 @@ def recommend(
     table = time_table(run)
     found = [with_system_gain(run, one, table) for one in run.given]
     found.sort(key=lambda one: (LAST.get(one.tier, 0), -worth(one), one.name))
-    found = without_double_promises(found, table)
+    found = without_double_promises(own_code_before_boost(found), table)
     return tuple(_with_proof(capture, number, one) for number, one in enumerate(found, 1))
+
+
+def own_code_before_boost(ranked: Sequence[Recommendation]) -> list[Recommendation]:
+    """The same advice, with `boost` behind fixes of the user's own lines that save a noticeable part."""
+    ahead = [
+        place
+        for place, one in enumerate(ranked)
+        if one.tier not in LAST
+        and one.claim is not None
+        and one.claim.sampled
+        and one.site
+        and one.gain is not None
+        and 1 - 1 / one.gain.value >= OWN_CODE_FIRST
+    ]
+    last = ahead[-1] if ahead else -1
+    boost = [one for place, one in enumerate(ranked) if one.name == "boost" and place < last]
+    rest = [one for one in ranked if one not in boost]
+    place = last + 1 - len(boost)
+    return [*rest[:place], *boost, *rest[place:]]
 
 
 def gain_of_all(
