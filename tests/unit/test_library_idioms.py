@@ -255,6 +255,10 @@ FIRES: dict[str, list[Example]] = {
 }
 
 SILENT: dict[str, list[Example]] = {
+    "printing": [
+        ("def main():\n    print(asyncio.run(train()))  # hot", "asyncio.runners.run"),
+        ("def main():\n    print(sum(pool.map(play, seeds)))  # hot", "multiprocessing.pool.Pool.map"),
+    ],
     "work_in_a_callback": [
         ("def _on_step(self):\n    return super()._on_step()  # hot", ""),
         ("def _on_training_end(self):\n    self.table = finish(self.rows)  # hot", ""),
@@ -414,6 +418,11 @@ def test_a_sure_idiom_in_a_callback_keeps_its_own_words() -> None:
     example = ("class A(BaseCallback):\n    def _on_step(self):\n        self.model.save('last')  # hot", "")
     found = found_at(example)
     assert found is not None and found.name == "writing_files"
+
+
+def test_tiny_jobs_for_threads_of_asyncio_take_the_time_of_the_event_loop_along() -> None:
+    found = found_at(FIRES["jobs_too_small"][1])
+    assert found is not None and found.also_called == ("asyncio.",) and found.waits
 
 
 def test_evaluating_in_a_callback_may_take_more_than_other_work() -> None:

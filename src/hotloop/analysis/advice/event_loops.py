@@ -53,6 +53,8 @@ def awaits_one_by_one(run: RunView) -> list[Recommendation]:
         return []
     idle = lines.paths_where(_is_idle)
     share = lines.share_of(idle)
+    if any(one.name == "jobs_too_small" for one in run.given):
+        return []  # all of them at once would be as slow
     places = [place for source in lines.sources for place in _awaits_in_loops(source)]
     if share < LEAST_SAVED or not places or any(_sleeps_in_loops(source) for source in lines.sources):
         return []

@@ -53,7 +53,10 @@ class IdiomPlaces:
                 lambda path: (
                     (self.match.backward and path.called.endswith(".backward"))
                     or (self.match.optimizer and path.called.startswith("torch.optim."))
-                    or (path.called.startswith(self.match.also_called or "?") and not waits(path))
+                    or (
+                        path.called.startswith(self.match.also_called or "?")
+                        and (self.match.waits or not waits(path))
+                    )
                 )
             )
         )

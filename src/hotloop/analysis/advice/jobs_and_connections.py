@@ -116,13 +116,18 @@ def jobs_too_small(spot: Spot) -> Match | None:
     for name, call in calls:
         owner, _, last = name.rpartition(".")
         kinds = spot.names.of(owner)
-        if last in IN_THREADS and _is_quick(spot, call):
+        in_loop_threads = last in IN_THREADS and _is_quick(spot, call)
+        if in_loop_threads:
             kinds, last = THREADS, "map"
         if last not in HANDED_OUT or not (kinds & (POOLS | THREADS) or _is_pool(owner)):
             continue
         if last in ("apply", "submit", "apply_async") and not spot.loops:
             continue
-        small = "chunksize=..., " if last in ("map", "imap", "imap_unordered", "starmap") else ""
+        small = (
+            "chunksize=..., "
+            if not kinds & THREADS and last in ("map", "imap", "imap_unordered", "starmap")
+            else ""
+        )
         threads = bool(kinds & THREADS)
         return Match(
             "jobs_too_small",
@@ -141,6 +146,8 @@ def jobs_too_small(spot: Spot) -> Match | None:
             waits_for_own=threads,
             chills=False,
             least=LEAST_WAITED,
+            # The event loop wakes up for each answer, and waits for the thread
+            also_called=("asyncio.",) if in_loop_threads else (),
         )
     return None
 

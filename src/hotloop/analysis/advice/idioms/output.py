@@ -19,6 +19,9 @@ READ = re.compile(
 )
 
 
+RUNS_OTHERS = ("asyncio.", "concurrent.", "multiprocessing.", "threading.", "runpy.")
+
+
 @idiom
 def plotting(spot: Spot) -> Match | None:
     draws = spot.called and spot.called[0].startswith(("matplotlib.", "seaborn.", "plotly."))
@@ -82,6 +85,8 @@ def printing(spot: Spot) -> Match | None:
     )
     if is_loop(spot) or call is None:
         return None
+    if spot.called and spot.called[0].startswith(RUNS_OTHERS):
+        return None  # print(asyncio.run(main()))
     return Match(
         "printing",
         "Print less often",
