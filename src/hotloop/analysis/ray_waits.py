@@ -11,6 +11,7 @@ from typing import Any
 from hotloop._util.units import duration
 from hotloop.capture.clock_alignment import Alignment
 from hotloop.capture.model import Capture
+from hotloop.capture.region_names import RAY_TASK
 
 MOST_NAMES = 3  # in a sentence
 
@@ -24,6 +25,7 @@ class TaskWaits:
     median_ns: float
     p95_ns: float
     uncertainty_ns: int = 0  # of the clocks of the nodes where they were submitted and began
+    ran_ns: float | None = None  # mean time of all tasks of this name; None: not recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +48,25 @@ def task_waits(capture: Capture) -> list[TaskWaits]:
         if task in times.of("began"):
             waits.setdefault(name, []).append(max(times.of("began")[task][0] - at_ns, 0))
             unsure[name] = max(unsure.get(name, 0), times.uncertainty_ns("submitted", "began", task))
+    ran = _ran(capture)
     found = [
-        TaskWaits(name, len(all_ns), median(all_ns), _p95(all_ns), unsure[name])
+        TaskWaits(name, len(all_ns), median(all_ns), _p95(all_ns), unsure[name], ran.get(name))
         for name, all_ns in waits.items()
     ]
     return sorted(found, key=lambda one: (-one.known * one.median_ns, one.name))
+
+
+def _ran(capture: Capture) -> dict[str, float]:
+    """Mean time of a task, by its name, of those that ended."""
+    total: dict[str, list[float]] = {}
+    for thread in capture.threads:
+        for task in thread.root.children:
+            if task.name == RAY_TASK:
+                for node in task.children:
+                    sums = total.setdefault(node.name, [0, 0.0])
+                    sums[0] += node.calls
+                    sums[1] += node.total_ns
+    return {name: spent / calls for name, (calls, spent) in total.items() if calls}
 
 
 def actor_starts(capture: Capture) -> list[ActorStarts]:
@@ -80,7 +96,8 @@ def wait_sentences(capture: Capture) -> list[str]:
     if waits := task_waits(capture):
         words = [
             f"{one.name} {_told(one.median_ns, one)} (95 % below "
-            f"{duration(max(one.p95_ns, one.uncertainty_ns))}, {one.known} sampled)"
+            f"{duration(max(one.p95_ns, one.uncertainty_ns))}, {one.known} sampled"
+            f"{'' if one.ran_ns is None else f'; then they ran {duration(one.ran_ns)}'})"
             for one in waits[:MOST_NAMES]
         ]
         found.append(f"From submission to start, tasks waited (median): {'; '.join(words)}.")

@@ -192,6 +192,11 @@ def thread_kind(process: Process, thread: Thread, kind: RoleKind, resolver: Reso
         return "learner", ""
     if thread.progress.env_steps:
         return "collector", ""
+    of_ray = (
+        process.origin is not None and process.origin.ray == "worker" and thread.name.startswith("Dummy-")
+    )
+    if of_ray and not _runs_tasks(thread):
+        return "service", ""  # hands tasks to the event loop of an actor
     return "thread", f"{process.pid}:{_function_of(thread.name)}"
 
 
