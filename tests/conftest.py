@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import multiprocessing
 import os
 import signal
@@ -168,18 +169,21 @@ def _traces() -> dict[str, Any]:
     }
 
 
+_modules = itertools.count()
+
+
 @pytest.fixture(autouse=True, scope="module")
-def what_is_imported_is_not_swept() -> Iterator[None]:
-    """A sweep after each test looks at what was made since the module began: 0.1 s less for each test."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+def all_garbage_is_swept_at_times() -> None:
+    """What fixtures of earlier modules left; 0.3 s, which is too much for each of hundreds of modules."""
+    if next(_modules) % 20 == 0:
+        gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fails a test that leaves threads, processes, files or hooks behind."""
+    gc.collect()  # what the last test left
+    gc.freeze()  # the sweep after the test looks only at what the test made
     before = _traces()
     yield
     gc.collect()
