@@ -27,6 +27,10 @@ from hotloop.testing.fakes import FakeClock
 # A test about threads sets their number itself.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Where colorama is installed, numba colours the errors of every function that it tries before one fits, which
+# takes 4 % of the time to compile.
+os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
+
 # A shell script starts its background jobs with SIGINT ignored, and every process below inherits that: tests
 # of Ctrl-C would wait forever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -21,6 +21,7 @@ from numba.core import cgutils, event, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from hotloop.rl.envs.compiler_shortcuts import CompilerShortcuts
 from hotloop.rl.envs.kernel_cache import KernelCache
 from hotloop.rl.envs.kernel_compiler import KernelCompiler, KernelDispatcher, ShortShapeErrors
 
@@ -140,7 +141,7 @@ class _Announcer(event.Listener):
     def __init__(self) -> None:
         self._depth = 0
         self._started_s = 0.0
-        self._shape_errors = ShortShapeErrors()
+        self._in_place = ShortShapeErrors(), CompilerShortcuts()
         self.is_refusing = False
 
     def is_compiling(self) -> bool:
@@ -160,7 +161,8 @@ class _Announcer(event.Listener):
             raise NotCompiledError(f"{function.__module__}.{function.__name__} is not compiled")
         self._depth += 1
         if self._depth == 1:
-            self._shape_errors.begin()
+            for part in self._in_place:
+                part.begin()
             self._started_s = time.perf_counter()
             where = function.__module__.removeprefix("hotloop.rl.").removesuffix(".kernels")
             print(
@@ -175,7 +177,8 @@ class _Announcer(event.Listener):
             return
         self._depth -= 1
         if self._depth == 0:
-            self._shape_errors.end()
+            for part in self._in_place:
+                part.end()
             print(f" {time.perf_counter() - self._started_s:.1f} s, kept for next time", file=sys.stderr)
 
 
