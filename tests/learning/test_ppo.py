@@ -75,8 +75,15 @@ def test_the_corridors_end_is_found(mode: AutoresetMode) -> None:
     assert np.abs(values[:5] - 0.99 ** np.arange(4, -1, -1)).max() < 0.06
 
 
-@BOTH
-@pytest.mark.parametrize("learner", ["fused", "torch"])
+@pytest.mark.parametrize(
+    ("learner", "mode"),
+    [
+        ("fused", AutoresetMode.SAME_STEP),
+        ("fused", AutoresetMode.NEXT_STEP),
+        pytest.param("torch", AutoresetMode.SAME_STEP, marks=pytest.mark.long),
+        ("torch", AutoresetMode.NEXT_STEP),
+    ],
+)
 def test_only_allowed_actions_are_taken_and_learnt(mode: AutoresetMode, learner: str) -> None:
     config = PPOConfig(**{**SMALL, "learner": learner}, total_timesteps=8_000)
     result = train(config, envs=MaskedIdentity(8, width=5, mode=mode))

@@ -41,6 +41,7 @@ def test_the_demo_explains_compares_writes_the_page_and_can_be_run_again(tmp_pat
         assert words in done.stdout, words
 
 
+@pytest.mark.long
 def test_a_step_that_fails_ends_the_demo_with_its_exit_code(tmp_path: Path) -> None:
     done = demo(tmp_path, *SMALL, "--total-timesteps", "0")
     assert done.returncode == 2 and "must be at least 1" in done.stderr

@@ -201,6 +201,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long  # test_run.py has one with plain envs
 def test_a_killed_worker_still_appears(tmp_path: Path) -> None:
     run = record(tmp_path, KILLED)
     assert run.out.strip() == "-9"

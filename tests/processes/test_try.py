@@ -134,6 +134,7 @@ def slow_when_tiny(torch: Any) -> bool:
         torch.set_num_threads(threads)
 
 
+@pytest.mark.long
 def test_the_best_combination_of_two_planted_defects_is_measured(folder: Path) -> None:
     torch = pytest.importorskip("torch")
     if not slow_when_tiny(torch):

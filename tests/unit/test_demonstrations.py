@@ -134,6 +134,7 @@ def test_an_episode_that_kills_every_worker_ends_the_collection(tmp_path: Path) 
         collected(store, [0], stop=stop)
 
 
+@pytest.mark.long  # campaign/disk_full.py has the writes
 def test_a_full_disk_keeps_written_episodes_and_the_rest_can_be_resumed(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     collected(store, [0, 1])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from hotloop.rl.envs import template
 from hotloop.rl.envs.template import HEIGHT, MOST_STEPS, CatchRules, CatchVectorEnv
@@ -79,6 +80,7 @@ def test_another_batch_size_compiles_nothing() -> None:
     assert len(template.step_rows.signatures) == 1  # type: ignore[attr-defined]
 
 
+@pytest.mark.long
 def test_a_copy_of_the_template_works_and_reports_compilation(tmp_path: Path) -> None:
     source = Path(template.__file__).read_text()
     assert len(source.splitlines()) < 180

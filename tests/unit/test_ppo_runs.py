@@ -126,6 +126,7 @@ print([name for name in sys.modules if "train.fused" in name])
 """
 
 
+@pytest.mark.long
 def test_the_plain_learners_run_without_any_compiled_kernel() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "import dataclasses" + PLAIN],
