@@ -3,7 +3,7 @@
 Most of the time of a compilation is spent in numba's Python code. It looks up every operator and function by
 the flags of the compiler, and builds a dictionary of all flags at each comparison; and it lists the variables
 of each instruction several times, with a call for each name and line number in it. Without that, Petri's
-kernels compile in 8.6 instead of 10.2 s of CPU time, Track's in 4.7 instead of 5.3 s (the first reset and step,
+kernels compile in 8.6 instead of 10.2 s of CPU time, Track's in 4.7 instead of 5.3 s (first reset and step,
 Xeon at 2.5 GHz, busy). They are in place only while kernels are compiled.
 """
 
