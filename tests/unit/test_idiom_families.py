@@ -319,6 +319,21 @@ FIRES = {
         "while not conn.poll():\n    time.sleep(0.002)  # hot",
         "while True:\n    if inbox.empty():\n        time.sleep(0.01)  # hot\n        continue",
     ],
+    "batch_drawn_one_by_one": [
+        """
+        def sample(self, batch_size):
+            batch = dict(states=[], actions=[])
+            for _ in range(batch_size):  # hot
+                episode = random.sample(self.buffer, 1)[0]
+                t = np.random.randint(episode.length)
+                goal = episode.states[t][:2]
+                if np.random.uniform() <= 0.8:
+                    goal = episode.states[np.random.randint(t + 1, episode.length)][:2]
+                batch["states"].append(np.hstack((episode.states[t], goal)))
+                batch["actions"].append(episode.actions[t])
+        """,
+        "for k in range(64):  # hot\n    i = rng.integers(n)\n    s[k] = old[i][0]\n    a[k] = old[i][1]",
+    ],
     "talking_to_processes": [
         "def f(out, d):\n    out.write(d + b'x')  # hot\n    out.drain()",
         "for i in x:\n    sock.sendall(message)  # hot",
@@ -591,6 +606,13 @@ SILENT = {
         "def step(self, a):\n    time.sleep(self.latency)  # hot",
         "for i in x:\n    event.wait()  # hot",
         "def read(self):\n    sleep(0.001)  # hot",
+    ],
+    "batch_drawn_one_by_one": [
+        # it steps an env, each draw is an array, one list only, what was drawn looks up nothing
+        "for _ in x:  # hot\n    a = random.choice(acts)\n    xs.append(env.step(n[a]))\n    ys.append(a)",
+        "for _ in range(9):  # hot\n    z = rng.normal(size=99)\n    zs.append(z)\n    ws.append(w[0] + z)",
+        "for _ in range(9):  # hot\n    i = rng.integers(n)\n    out.append(memory[i])",
+        "for _ in range(9):  # hot\n    r = random.random()\n    xs.append(r)\n    ys.append(r * 2)",
     ],
     "talking_to_processes": [
         "for i in x:\n    file.write(f'{i}')  # hot",

@@ -59,6 +59,7 @@ MATCHES = {
 }
 
 LEAVE_ALONE = [
+    "out = []\nfor i in range(0, len(x), size):  # hot\n    out.append(net(x[i : i + size]) + 1)",
     "for i in x:\n    obs, r, terminated, truncated, info = env.step(action)  # hot",
     "for i in x:\n    loss.backward()  # hot",
     "for i in x:\n    optimizer.step()  # hot",

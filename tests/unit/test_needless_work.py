@@ -671,6 +671,29 @@ def test_numbers_that_come_from_networks_need_no_gradients(
 
 
 @pytest.mark.parametrize(
+    ("added", "above", "found"),
+    [
+        ("self.sigma * np.random.randn(2)", "", True),
+        ("0.1", "", True),
+        ("self.scale", "self.scale = nn.Parameter(torch.ones(2))", False),  # may be trained
+        ("self.bias(obs)", "", False),
+    ],
+)
+def test_noise_added_to_a_plain_action_leaves_it_plain(added: str, above: str, found: bool) -> None:
+    source = f"""\
+def act(self, obs):
+    {above}
+    action = self.actor(torch.tensor(obs)).detach().cpu().numpy()[0]
+    action = action + {added}
+    return action
+"""
+    act = ("train.py", "act", 1)
+    paths = [path((("train.py", "<module>", 1), 30), (act, 3), called=MODEL), path(called=BACKWARD)]
+    capture = with_source(capture_with(paths, [6, 4]), ("train.py", "act", 1, source))
+    assert bool(gradients_not_needed(run_of(capture))) is found
+
+
+@pytest.mark.parametrize(
     ("stores", "kept"),
     [
         # the policy gradient of PyTorch's examples, and its relatives

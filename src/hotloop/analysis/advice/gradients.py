@@ -206,6 +206,8 @@ def _tracks(
     node = function.node
     if node.name in ("forward", "__call__", "__init__", "main", "train", "learn") or not returns_plain(node):
         return False
+    if "Parameter" in function.names.made and any(isinstance(n, ast.BinOp) for n in ast.walk(node)):
+        return False  # an attribute in an expression may be trained
     if not any(lines.paths[n].called.startswith("torch.nn.modules.") for n in paths):
         return False
     if any(lines.paths[n].called.endswith(".backward") for n in paths):
@@ -379,6 +381,13 @@ def _is_plain(
         return True
     if isinstance(value, ast.Subscript):
         return _is_plain(value.value, assigned, own, seen)
+    if isinstance(value, ast.BinOp):  # noise, added: `action + self.sigma * rng.normal(size=2)`
+        sides = (value.left, value.right)
+        plain = [_is_plain(one, assigned, own, seen) for one in sides]
+        return any(plain) and all(
+            one or isinstance(side, ast.Constant | ast.Attribute) or _root(side) in own
+            for one, side in zip(plain, sides, strict=True)
+        )
     if isinstance(value, ast.IfExp):
         return _is_plain(value.body, assigned, own, seen) and _is_plain(value.orelse, assigned, own, seen)
     if isinstance(value, ast.Call):

@@ -225,10 +225,20 @@ def _takes_batches(spot: Spot, loop: ast.For) -> bool:
         iterated = iterated.args[0] if iterated.args else ast.Constant(0)
     if isinstance(iterated, ast.Call):
         name = dotted(iterated.func)
-        return (name == "range" and len(iterated.args) == 3) or name.endswith(
+        return (name in ("range", "trange") and _strides(iterated)) or name.endswith(
             (".split", ".chunk", ".array_split")
         )
     return bool(spot.names.of(dotted(iterated)) & {"DataLoader"})
+
+
+def _strides(counter: ast.Call) -> bool:
+    """`range(0, n, size)`, but not `range(n - 1, -1, -1)`."""
+    if len(counter.args) != 3:
+        return False
+    step = counter.args[2]
+    if isinstance(step, ast.UnaryOp):
+        step = step.operand
+    return not (isinstance(step, ast.Constant) and step.value == 1)
 
 
 @idiom
@@ -441,7 +451,7 @@ def elementwise_loop(spot: Spot) -> Match | None:
     loop = spot.node
     names = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
     arithmetic = any(has(statement, ast.BinOp, ast.AugAssign) for statement in loop.body)
-    if _trains(spot) or not arithmetic or not _handles_elements(spot, loop):
+    if _trains(spot) or not arithmetic or not _handles_elements(spot, loop) or _takes_batches(spot, loop):
         return None
     if _tells_others(spot, loop):
         return None  # a heap or an agent takes its items one by one
