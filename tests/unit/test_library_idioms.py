@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hotloop.analysis.advice.idiom_places import IdiomPlaces
+from hotloop.analysis.advice import idiom_places  # noqa: F401  (it registers idioms)
 from hotloop.analysis.advice.idioms import Match, match
 from hotloop.analysis.advice.idioms.callbacks import in_a_callback
 from hotloop.analysis.advice.recomputed import recomputed
@@ -429,6 +429,3 @@ def test_evaluating_in_a_callback_may_take_more_than_other_work() -> None:
     plays = found_at(("def _on_step(self):\n    a, _ = self.model.predict(o)  # hot", ""))
     other = found_at(("def _on_step(self):\n    a = self.model.policy.extract(o)  # hot", ""))
     assert plays is not None and other is not None and plays.least > other.least > 0
-
-
-assert IdiomPlaces  # the idioms of other modules are registered when it is imported

@@ -77,25 +77,22 @@ def _changes_with_episodes_only(spot: Spot, name: str) -> bool:
         for function in ast.walk(tree):
             if not isinstance(function, ast.FunctionDef) or _builds(function.name):
                 continue
-            for node in ast.walk(function):
-                stored = isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(
-                    node.ctx, ast.Load
-                )
-                if (
-                    stored
-                    and f"{dotted(node if isinstance(node, ast.Attribute) else node.value)}.".startswith(
-                        f"{own}."
-                    )
-                ):
-                    return False
-                if (
-                    isinstance(node, ast.Call)
-                    and isinstance(node.func, ast.Attribute)
-                    and node.func.attr in CHANGES
-                    and dotted(node.func.value) == own
-                ):
-                    return False
+            if any(_changes(node, own) for node in ast.walk(function)):
+                return False
     return True
+
+
+def _changes(node: ast.AST, own: str) -> bool:
+    """Whether it assigns to an attribute or its items, or calls a method that changes it."""
+    if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+        target = node.value if isinstance(node, ast.Subscript) else node
+        return f"{dotted(target)}.".startswith(f"{own}.")
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in CHANGES
+        and dotted(node.func.value) == own
+    )
 
 
 def _stores(node: ast.Name | ast.arg, name: str) -> bool:
