@@ -263,6 +263,29 @@ SILENT: dict[str, list[Example]] = {
         ("def _on_step(self):\n    return super()._on_step()  # hot", ""),
         ("def _on_training_end(self):\n    self.table = finish(self.rows)  # hot", ""),
         ("def step(self, a):\n    x = self.model.policy.predict_values(o)  # hot", ""),
+        # it learns: no matter of doing it less often
+        (
+            """
+            class Novelty(BaseCallback):
+                def _on_step(self):
+                    self.learn_novelty(self.locals["new_obs"])  # hot
+                def learn_novelty(self, obs):
+                    self.error(obs).backward()
+                    self.optimizer.step()
+            """,
+            "torch._tensor.Tensor.backward",
+        ),
+        (
+            """
+            class Agent(L.LightningModule):
+                def on_train_batch_start(self, batch, i):
+                    self.play(8)  # hot
+                def play(self, n):
+                    for _ in range(n):
+                        self.replay.push(*self.env.step(self.act()))
+            """,
+            "gymnasium.core.Wrapper.step",
+        ),
     ],
     "asking_environments": [
         ("def f(env):\n    x = getattr(env, 'level')  # hot", ""),

@@ -33,6 +33,9 @@ def in_a_callback(spot: Spot, known: Match | None) -> Match | None:
     called = list(called_names(spot.node))
     if any(name.startswith("super()") for name in called):
         return known
+    inside = _calls_inside(spot)
+    if inside & LEARNS or (not method_of_sb3(spot) and inside & COLLECTS):
+        return known
     plays = any(name.endswith(PLAYS) for name in called)
     method = spot.function.rpartition(".")[2]
     return Match(
@@ -50,6 +53,34 @@ def in_a_callback(spot: Spot, known: Match | None) -> Match | None:
         chills=False,
         least=LEAST_EVALUATION if plays else LEAST_WORK,
     )
+
+
+# What trains a network, wherever it is done: a novelty bonus, a target network, a replay of one's own
+LEARNS = frozenset({"backward", "zero_grad", "lerp_", "copy_", "polyak_update", "_foreach_lerp_"})
+# In Lightning, experience is often collected in hooks of the module itself
+COLLECTS = frozenset({"step", "reset", "append", "push", "add", "extend", "rollout", "collect", "sample"})
+DEEPEST = 3
+
+
+def method_of_sb3(spot: Spot) -> bool:
+    """Whether it is a method that Stable-Baselines3 calls: of a callback, beside training."""
+    return spot.function.rpartition(".")[2].startswith("_on_")
+
+
+def _calls_inside(spot: Spot) -> set[str]:
+    """Last names of all that the statement calls, through functions of the script."""
+    found = {name.rpartition(".")[2] for name in called_names(spot.node)}
+    new = set(found)
+    for _ in range(DEEPEST):
+        inner = {
+            called.rpartition(".")[2]
+            for name in new
+            for function in spot.names.definitions.get(name, ())
+            for called in called_names(function)
+        }
+        new = inner - found
+        found |= new
+    return found
 
 
 @idiom
