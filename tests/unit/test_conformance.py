@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
 from typing import Any
 
@@ -396,6 +397,28 @@ class Swapped(Short):
         return seen, rewards, truncated, terminated, infos
 
 
+class SwappedAlsoAtTheLimit(Short):
+    """Rules end some episodes in the very step of the limit; only one flag is set then."""
+
+    def step(self, actions: Any) -> Any:
+        seen, rewards, terminated, truncated, infos = super().step(actions)
+        return seen, rewards, truncated & ~terminated, terminated, infos
+
+
+class RulesReportedAsLimit(Short):
+    max_episode_steps = 5
+
+    def step(self, actions: Any) -> Any:
+        seen, rewards, terminated, truncated, infos = super().step(actions)
+        return seen, rewards, np.zeros_like(terminated), terminated | truncated, infos
+
+
+class RewardsWithoutValue(DiceVectorEnv):
+    def step(self, actions: Any) -> Any:
+        seen, rewards, *rest = super().step(actions)
+        return seen, np.where(rewards == 6, np.nan, rewards), *rest
+
+
 class OnlyTerminated(Short):
     """Reports the limit as an end by the rules."""
 
@@ -534,6 +557,7 @@ BROKEN: list[tuple[str, Any, str]] = [
     ("spaces", TallRewards, "shape of rewards"),
     ("spaces", SinglePrecisionRewards, "type of rewards: got dtype"),
     ("spaces", ChangingRewards, "type of rewards: got dtype"),
+    ("spaces", RewardsWithoutValue, r"the reward is not a number\. Look for 0 / 0"),
     ("spaces", WholeFlags, "terminated"),
     ("spaces", TightSpace, "observations are not in observation_space"),
     ("spaces", OtherActionSpace, "action_space"),
@@ -557,6 +581,7 @@ BROKEN: list[tuple[str, Any, str]] = [
     ("flags", Folded, "both terminated and truncated"),
     ("flags", OneFlag, "share memory"),
     ("flags", Swapped, "terminated episodes last 5 steps, the longest, .* the flags look swapped"),
+    ("flags", SwappedAlsoAtTheLimit, "terminated episodes last 5 steps, the longest, .* look swapped"),
     ("time_limit", OnlyTerminated, "episodes of exactly max_episode_steps=5 steps are terminated"),
     ("time_limit", LateLimit, "an episode lasts 5 steps and max_episode_steps is 3"),
     ("aliasing", Overwriting, "was overwritten"),
@@ -623,6 +648,16 @@ def test_a_declared_limit_is_the_only_reason_to_truncate() -> None:
     assert check(Short, max_episode_steps=5).checked["time_limit"].endswith("of them truncated")
 
 
+def test_early_truncations_are_said_where_the_environment_has_a_limit() -> None:
+    what = check(RulesReportedAsLimit, skip=("flags",)).checked["time_limit"]
+    assert re.search(r"; \d+ truncated after \d to 4 \(pass max_episode_steps=5 if only", what), what
+    assert "truncated after" not in check(Limited).checked["time_limit"]
+
+
+class Limited(Short):
+    max_episode_steps = 5
+
+
 class Rounding(DiceVectorEnv):
     """An info whose last bits depend on the number of rows."""
 
@@ -651,6 +686,12 @@ def test_more_coverage_can_be_asked_for() -> None:
     assert report.coverage.lacks(wanted) == ""
     with pytest.raises(ConformanceError, match=r"visit only \d+ of 9,999 terminated ends\. Pass a `choose`"):
         check(DiceVectorEnv, steps=2, wanted=Wanted(terminated=9999, most_steps=20))
+
+
+def test_coverage_that_cannot_be_had_is_refused() -> None:
+    for impossible in ({"actions_fraction": 2.0}, {"truncated": -1}, {"actions_fraction": float("nan")}):
+        with pytest.raises(HotloopError, match="cannot be visited; use counts of at least 0 and a fraction"):
+            Wanted(**impossible)  # type: ignore[arg-type]
 
 
 def test_an_environment_that_declares_copy_false_is_not_checked_for_aliasing() -> None:

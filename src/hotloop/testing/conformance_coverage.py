@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from hotloop._util.errors import HotloopError
 from hotloop.testing.trajectories import Moment, leaves, row_of
 
 _MOST_SHOWN = 12
@@ -71,6 +72,14 @@ class Wanted:
     """Fraction of the actions of a Discrete space, 0 to 1."""
     most_steps: int = 20_000
     """Vector steps after which it gives up."""
+
+    def __post_init__(self) -> None:
+        """Raise HotloopError for what no run can visit."""
+        counts = (self.observations, self.terminated, self.truncated, self.most_steps)
+        if min(counts) < 0 or not 0 <= self.actions_fraction <= 1:
+            raise HotloopError(
+                f"{self} cannot be visited; use counts of at least 0 and a fraction of 0 to 1."
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,13 +185,14 @@ def flags(case: Case) -> str:
 
 
 def _check_swapped(ends: list[End]) -> None:
-    """A time limit ends episodes at one length, the longest; rules end them at any."""
+    """A time limit ends episodes at one length, the longest; rules end them at any, also at the limit."""
     terminated = [end.length for end in ends if end.terminated and not end.truncated]
     truncated = [end.length for end in ends if end.truncated and not end.terminated]
     if min(len(terminated), len(truncated)) < 5:
         return
     longest = max(end.length for end in ends)
-    if set(terminated) == {longest} and longest not in truncated and len(set(truncated)) >= 3:
+    shorter = set(truncated) - {longest}
+    if set(terminated) == {longest} and len(shorter) >= 3:
         raise ConformanceError(
             "flags",
             f"all {len(terminated)} terminated episodes last {longest} steps, the longest, and "
@@ -236,4 +237,10 @@ def time_limit(case: Case) -> str:
         )
     if not last:
         raise Unchecked(f"no episode lasted {limit} steps; raise `steps`")
-    return f"{len(last)} episodes of {limit} steps, {cut} of them truncated"
+    what = f"{len(last)} episodes of {limit} steps, {cut} of them truncated"
+    if early:
+        what += (
+            f"; {len(early)} truncated after {min(early)} to {max(early)} (pass max_episode_steps={limit} if "
+            "only the limit should truncate)"
+        )
+    return what

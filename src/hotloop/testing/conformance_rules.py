@@ -89,6 +89,15 @@ def _check_types(case: Case, space: Any, moment: Moment, step: int, reward_dtype
     remedy = "Return rewards in the type that the environment's array `rewards`, or reward_dtype, declares."
     _equal(rule, "type of rewards", moment.rewards.dtype, reward_dtype, remedy, step)
     _equal(rule, "shape of rewards", moment.rewards.shape, rows, "One reward for each row.", step)
+    if np.isnan(moment.rewards).any():
+        row = int(np.isnan(moment.rewards).argmax())
+        raise ConformanceError(
+            rule,
+            "the reward is not a number",
+            "Look for 0 / 0 and inf - inf where it is computed.",
+            row=row,
+            step=step,
+        )
     for name in ("terminated", "truncated"):
         flag = getattr(moment, name)
         got = (getattr(flag, "dtype", None), getattr(flag, "shape", None))
