@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from hotloop._util.errors import HotloopError
-from hotloop.rl.envs.ricochet import board
-from hotloop.rl.envs.ricochet.board import DOWN, RIGHT, Position, add_wall, empty_walls
+from hotloop.rl.envs.ricochet import board, given_position
+from hotloop.rl.envs.ricochet.board import DOWN, RIGHT, Position, add_wall, check_position, empty_walls
 from hotloop.rl.envs.ricochet.config import RicochetConfig
 from hotloop.rl.envs.ricochet.env import RicochetEnv, RicochetVectorEnv
 from hotloop.rl.envs.ricochet.position_text import format_position, parse_position, read_position
@@ -200,12 +200,76 @@ def test_the_single_environment_takes_a_position_and_its_expert_solves_it() -> N
         ([None, None], "does not fit 1 environments"),
         (7, "position=7 does not fit"),
         ([7], "of type int is not known"),
+        (Path("nowhere.txt"), "nowhere.txt"),
     ],
 )
 def test_a_position_that_does_not_fit_is_one_sentence(given: Any, words: str) -> None:
     env = RicochetEnv(**settings_of("symbolic"))
     with pytest.raises(HotloopError, match=words):
         env.reset(options={"position": given})
+
+
+def test_a_position_may_be_the_path_of_a_file(tmp_path: Path) -> None:
+    position = given_positions()[0]
+    path = tmp_path / "board.txt"
+    path.write_text(format_position(position))
+    env = RicochetVectorEnv(2, **settings_of("symbolic"))
+    env.reset(seed=1, options={"position": [path, None]})
+    assert env.position(0) == position != env.position(1)
+    env.reset(options={"position": path})
+    assert env.position(0) == env.position(1) == position
+
+
+def test_a_search_that_gives_up_is_not_called_unsolvable(monkeypatch: pytest.MonkeyPatch) -> None:
+    def give_up(*_: Any) -> None:
+        raise HotloopError("no solution among the first positions")
+
+    monkeypatch.setattr(given_position, "solve", give_up)
+    env = RicochetEnv(**settings_of("symbolic"))
+    assert env.reset(options={"position": given_positions()[0]})[1]["optimal_moves"] == -2
+
+
+def test_unknown_reset_options_are_refused() -> None:
+    env = RicochetEnv(**settings_of("symbolic"))
+    with pytest.raises(
+        HotloopError, match=r"unknown reset option 'positions'; .* knows 'reset_mask', 'position'"
+    ):
+        env.reset(options={"positions": given_positions()[0]})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"walls": [16, 0]}, "the walls 21 of cell 0 are not known; use four bits"),
+        ({"walls": [0.0, 0]}, r"a position holds 5\.0"),
+        ({"target": 5.0}, r"a position holds 5\.0"),
+        ({"target_robot": True}, "a position holds True"),
+        ({"target_robot": "R"}, "a position holds 'R'"),
+        ({"robots": ("a",)}, "a position holds 'a'"),
+    ],
+)
+def test_what_is_no_number_of_a_board_is_refused(changes: dict[str, Any], words: str) -> None:
+    position = given_positions()[0]
+    if "walls" in changes:
+        changes = {"walls": (position.walls[0] + changes["walls"][0], *position.walls[1:])}
+    with pytest.raises(HotloopError, match=words):
+        check_position(replace(position, **changes))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("|R    |", "|R    |B", "has 'B' in line 2, column 8"),
+        ("+  +  +", "+ B+  +", "has 'B' in line 3, column 3"),
+        ("+  +  +", "+ +   +", r"has '\+' in line 3, column 3"),
+        ("|R    |", "|R G  |", "has 'G' in line 2, column 4"),
+    ],
+)
+def test_letters_that_belong_to_no_cell_are_refused(old: str, new: str, words: str) -> None:
+    text = "+--+--+\n|R    |\n+  +  +\n|    r|\n+--+--+\n"
+    parse_position(text)
+    with pytest.raises(HotloopError, match=words):
+        parse_position(text.replace(old, new))
 
 
 def test_drawn_and_plain_pictures_of_given_positions_agree() -> None:

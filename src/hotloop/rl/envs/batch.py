@@ -48,6 +48,8 @@ class BatchedEnv(VectorEnv[Any, Any, Any]):
     metadata = {"render_modes": ["rgb_array"], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
     row_axes: ClassVar[dict[str, int]] = {}
     """State arrays in which the row is not the first index but this one."""
+    reset_options: ClassVar[tuple[str, ...]] = ("reset_mask",)
+    """Options that `reset` knows; others raise HotloopError."""
 
     def __init__(
         self,
@@ -144,6 +146,12 @@ class BatchedEnv(VectorEnv[Any, Any, Any]):
 
         `options={"reset_mask": rows}` resets only the marked rows.
         """
+        unknown = sorted(set(options or {}) - set(self.reset_options))
+        if unknown:
+            raise HotloopError(
+                f"unknown reset option {unknown[0]!r}; {type(self).__name__} knows "
+                f"{', '.join(map(repr, self.reset_options))}."
+            )
         rows = self._rows_to_reset(options)
         seeds = self._seeds(seed)
         for row in np.flatnonzero(rows):

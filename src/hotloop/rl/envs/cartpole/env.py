@@ -34,6 +34,8 @@ class CartPoleVectorEnv(BatchedEnv):
     metadata = {**BatchedEnv.metadata, "render_fps": 50}  # noqa: RUF012
     row_axes: ClassVar[dict[str, int]] = {"state": 1}
 
+    reset_options = ("reset_mask", "low", "high")
+
     def __init__(
         self,
         num_envs: int = 1,

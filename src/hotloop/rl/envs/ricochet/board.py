@@ -77,6 +77,14 @@ def has_walled_centre(walls: Sequence[int], size: int) -> bool:
 
 def check_position(position: Position) -> None:
     """Raise HotloopError if the board is invalid: kernels rely on a closed border and two-sided walls."""
+    numbers = [position.size, position.target, *position.walls, *position.robots]
+    numbers += [] if position.target_robot is None else [position.target_robot]
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
+            raise HotloopError(
+                f"a position holds {number!r}; its size, walls, robots, target and target_robot are whole "
+                "numbers."
+            )
     size, cells, robots = position.size, range(position.size**2), position.robots
     if not 1 <= size <= 16 or not 1 <= len(robots) <= 5:
         raise HotloopError(
@@ -93,6 +101,10 @@ def check_position(position: Position) -> None:
             f"start from empty_walls({size}) and use add_wall."
         )
     for cell in cells:
+        if not 0 <= position.walls[cell] < 16:
+            raise HotloopError(
+                f"the walls {position.walls[cell]} of cell {cell} are not known; use four bits, 0 to 15."
+            )
         for side in range(4):
             other = neighbour(size, cell, side)
             has = bool(position.walls[cell] & 1 << side)

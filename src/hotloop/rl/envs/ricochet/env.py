@@ -17,7 +17,7 @@ from hotloop.rl.envs.batch import SAME_STEP, BatchedEnv
 from hotloop.rl.envs.ricochet import kernels, kernels_draw, kernels_solve, render
 from hotloop.rl.envs.ricochet.board import Position
 from hotloop.rl.envs.ricochet.config import PICTURE, RicochetConfig
-from hotloop.rl.envs.ricochet.given_position import playable
+from hotloop.rl.envs.ricochet.given_position import GIVEN, playable
 from hotloop.rl.envs.single import SingleEnv
 
 _observing = profile("env_rgb_observation_generation")
@@ -46,14 +46,16 @@ def _config(settings: dict[str, Any]) -> RicochetConfig:
 class RicochetVectorEnv(BatchedEnv):
     """Many boards of Ricochet Robots; the settings are those of `RicochetConfig`.
 
-    `reset(options={"position": position})` starts from a given position, a `Position` or its text (see
-    position_text.py): one for all rows, or a list with one or None for each row. Where it is None, and in
-    later episodes, boards are generated as usual.
+    `reset(options={"position": position})` starts from a given position, a `Position`, its text (see
+    position_text.py) or the path of a file with it: one for all rows, or a list with one or None for each
+    row. Where it is None, and in later episodes, boards are generated as usual.
 
     Infos: `optimal_moves`, the length of a shortest solution from the episode's first position; -1 if a given
-    position has none.
+    position has none, -2 if the search gave up.
     For your own kernels: `rows`, `options`, `values`, and `flat`, the observations as [rows, n].
     """
+
+    reset_options = ("reset_mask", "position")
 
     def __init__(
         self,
@@ -132,12 +134,12 @@ class RicochetVectorEnv(BatchedEnv):
         if "position" not in options:
             return []
         given = options["position"]
-        alone = isinstance(given, (str, Position))
+        alone = isinstance(given, GIVEN)
         several = [given] if alone else list(given) if isinstance(given, (list, tuple)) else None
         if several is None or (not alone and len(several) != self.num_envs):
             raise HotloopError(
                 f"the option position={_shortened(given)} does not fit {self.num_envs} environments; pass a "
-                "Position or its text, or a list with one or None for each of them."
+                "Position, its text or the Path of a file, or a list with one or None for each of them."
             )
         made: list[tuple[Position, int] | None] = [
             None if one is None else playable(one, self.config) for one in several

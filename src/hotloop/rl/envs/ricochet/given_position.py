@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from hotloop._util.errors import HotloopError
@@ -13,20 +14,28 @@ from hotloop.rl.envs.ricochet.board import (
     is_solved,
 )
 from hotloop.rl.envs.ricochet.config import RicochetConfig
-from hotloop.rl.envs.ricochet.position_text import parse_position
+from hotloop.rl.envs.ricochet.position_text import parse_position, read_position
 from hotloop.rl.envs.ricochet.solver import solve
+
+GIVEN = (str, os.PathLike, Position)
+GAVE_UP = -2
 
 
 def playable(given: Any, config: RicochetConfig) -> tuple[Position, int]:
-    """Return a position, given as such or as text, and the length of its shortest solution; -1: it has none.
+    """Return a position and the length of its shortest solution; -1: it has none, -2: the search gave up.
 
+    The position is given as such, as text, or as the path of a text file.
     Raises HotloopError if it does not fit the environment or is solved already.
     """
-    if not isinstance(given, (str, Position)):
+    if not isinstance(given, GIVEN):
         raise HotloopError(
-            f"a position of type {type(given).__name__} is not known; pass a Position or its text."
+            f"a position of type {type(given).__name__} is not known; pass a Position, its text, or the "
+            "pathlib.Path of a file."
         )
-    position = parse_position(given) if isinstance(given, str) else given
+    if isinstance(given, Position):
+        position = given
+    else:
+        position = parse_position(given) if isinstance(given, str) else read_position(given)
     check_position(position)
     size, robots = position.size, len(position.robots)
     if (size, robots) != (config.board_size, config.robots):
@@ -44,5 +53,5 @@ def playable(given: Any, config: RicochetConfig) -> tuple[Position, int]:
     try:
         solution = solve(position)
     except HotloopError:  # more positions than can be searched
-        solution = None
+        return position, GAVE_UP
     return position, -1 if solution is None else len(solution)

@@ -32,6 +32,7 @@ _FILE = Reader(1 << 20, remedy="pass a text file with a position")
 ROBOTS = "RBGYP"
 _SILVER = str.maketrans("Ss", "Pp")
 ANY = "*"
+_CORNERS = "+|-_=."
 _REMEDY = "draw corners as +, walls as - and |, robots as R B G Y P, and the target as r b g y p or *"
 
 
@@ -51,6 +52,7 @@ def parse_position(text: str, *, source: str = "this position") -> Position:
     lines = [line[margin:] for line in lines]
     size, wide = _size(lines, source)
     lines = [line.ljust(size * (wide + 1) + 1) for line in lines]
+    _check_places(lines, size, wide, source)
     walls = empty_walls(size, walled_centre=False)
     pieces: dict[str, int] = {}
     for row in range(size):
@@ -102,6 +104,23 @@ def _size(lines: list[str], source: str) -> tuple[int, int]:
             f"{len(lines)} lines, where n + 1 corners need 2 n + 1 lines; {_REMEDY}."
         )
     return size, wide
+
+
+def _check_places(lines: list[str], size: int, wide: int, source: str) -> None:
+    """Raise HotloopError for whatever stands where nothing would read it."""
+    for number, line in enumerate(lines):
+        for at, letter in enumerate(line):
+            if at > size * (wide + 1):
+                allowed = ""
+            elif number % 2 == 0:
+                allowed = _CORNERS if at % (wide + 1) == 0 else "-_="
+            else:
+                allowed = "|" if at % (wide + 1) == 0 else letter
+            if letter not in allowed + " ":
+                raise HotloopError(
+                    f"{source} has {letter!r} in line {number + 1}, column {at + 1}, which is in no cell and "
+                    f"no place for a wall; {_REMEDY}."
+                )
 
 
 def _position(size: int, walls: list[int], pieces: dict[str, int], source: str) -> Position:
