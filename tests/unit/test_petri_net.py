@@ -62,6 +62,18 @@ def test_parts_for_people_or_tools_are_ignored() -> None:
     assert parse_pnml(pnml(body)) == parse_pnml(pnml(SMALL)) == parse_pnml(pnml(SMALL, space=""))
 
 
+def test_whose_an_element_is_does_not_matter_where_it_is_ignored() -> None:
+    drawn = '<toolspecific xmlns="urn:e" tool="e" version="1"><place id="a"/></toolspecific>'
+    other = SMALL.replace("<graphics>", '<graphics xmlns:s="urn:s"><s:shape/>')
+    assert parse_pnml(pnml(other + drawn)) == parse_pnml(pnml(SMALL))
+    inside = f'<pnml><net xmlns="http://www.pnml.org/a" id="n" type="{PTNET}">{SMALL}</net></pnml>'
+    assert (
+        parse_pnml(inside)
+        == parse_pnml(inside.replace("http://www.pnml.org/a", ""))
+        == parse_pnml(pnml(SMALL))
+    )
+
+
 def test_final_markings_hold_references_not_places() -> None:
     final = '<finalmarkings><marking><place idref="b"><text>1</text></place></marking></finalmarkings>'
     net = parse_pnml(pnml(SMALL + final))
@@ -142,6 +154,27 @@ BAD = {
     "inhibitor to a place": (
         pnml(SMALL + arc("x", "t", "b", more=' type="inhibitor"')),
         "inhibitor arc 'x' to place 'b'",
+    ),
+    "two types in one label": (
+        pnml(SMALL + arc("x", "a", "t", '<type value="inhibitor"><text>reset</text></type>')),
+        "arc 'x' of types inhibitor and reset",
+    ),
+    "a marking of somebody else": (
+        pnml(node("place", "p", '<e:initialMarking xmlns:e="urn:e"><text>3</text></e:initialMarking>')),
+        "holds <urn:e initialMarking> in place 'p'",
+    ),
+    "a place of somebody else": (pnml(SMALL + '<place xmlns="urn:e" id="p"/>'), "holds <urn:e place>"),
+    "a reference to nothing": (
+        pnml(SMALL + '<referencePlace id="r" ref="q"/>'),
+        "<referencePlace> 'r' to 'q'",
+    ),
+    "a reference to another kind": (
+        pnml(SMALL + '<referenceTransition id="r" ref="a"/>'),
+        "<referenceTransition> 'r' to 'a'",
+    ),
+    "a circle without arcs": (
+        pnml(SMALL + '<referencePlace id="r" ref="r"/>'),
+        "references that lead in a circle from 'r'",
     ),
     "reset with a weight": (
         pnml(SMALL + arc("x", "a", "t", number("inscription", 2), ' type="reset"')),

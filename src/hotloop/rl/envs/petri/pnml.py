@@ -87,6 +87,7 @@ class _Reader:
         }
         for part in of_kind["referencePlace"] + of_kind["referenceTransition"]:
             self._check_content(part, set())
+            self._check_reference(part)
         arcs = self._arcs(of_kind["arc"])
         goals = self._goals(net)
         return Net(
@@ -171,7 +172,9 @@ class _Reader:
         kinds = [arc.attrib["type"]] if "type" in arc.attrib else []
         for label in [child for child in arc if child.tag in ("type", "arctype")]:
             self._check_content(label, {"text", "value"})
-            kinds.append(label.get("value") or _text(label) or "")
+            given = [label.attrib["value"]] if "value" in label.attrib else []
+            given += [_text(label) or ""] if len(label) or not given else []
+            kinds += given
         if len(set(kinds)) > 1:
             raise self._wrong(f"has arc {arc.get('id')!r} of types {' and '.join(kinds)}", "one type per arc")
         for kind in kinds:
@@ -183,14 +186,26 @@ class _Reader:
 
     def _end(self, arc: Element, side: str) -> str:
         """Return the node at one end of an arc, following references."""
-        name = arc.get(side, "")
+        return self._node(arc.get(side, ""))
+
+    def _node(self, first: str) -> str:
+        """Return the node that a name stands for, following references."""
+        name = first
         for _ in range(len(self.references) + 1):
             if name not in self.references:
                 return name
             name = self.references[name]
-        raise self._wrong(
-            f"has references that lead in a circle from {arc.get(side)!r}", "references to nodes"
-        )
+        raise self._wrong(f"has references that lead in a circle from {first!r}", "references to nodes")
+
+    def _check_reference(self, part: Element) -> None:
+        """Raise HotloopError unless it leads to a node of its kind."""
+        name = part.attrib["id"]
+        node, nodes = self._node(name), self.places if part.tag == "referencePlace" else self.transitions
+        if node not in nodes:
+            raise self._wrong(
+                f"has <{part.tag}> {name!r} to {node!r}",
+                "references of places to places and of transitions to transitions, all of which exist",
+            )
 
     def _goals(self, net: Element) -> dict[str, int]:
         """Return the tokens in the final marking, by place."""
@@ -262,7 +277,10 @@ def _text(label: Element) -> str | None:
 
 
 def _tree(data: bytes | str, source: str) -> Element:
-    """Parse to elements without namespaces. Document types are refused, so entities are never expanded."""
+    """Parse to elements; only foreign ones keep their namespace, so that nothing takes them for PNML's.
+
+    Document types are refused, so entities are never expanded.
+    """
 
     def refuse(*_: Any) -> None:
         raise HotloopError(
@@ -271,13 +289,23 @@ def _tree(data: bytes | str, source: str) -> Element:
         )
 
     def start(tag: str, attributes: dict[str, str]) -> None:
-        builder.start(tag.rpartition(" ")[2], {key.rpartition(" ")[2]: v for key, v in attributes.items()})
+        tags.append(local(tag))
+        builder.start(tags[-1], {key.rpartition(" ")[2]: v for key, v in attributes.items()})
 
+    def local(tag: str) -> str:
+        """Return the name without its namespace, unless that is foreign and the element might be read."""
+        namespace, _, name = tag.rpartition(" ")
+        if not tags:
+            known.add(namespace)  # the root's, whatever it is
+        return name if namespace in known or "pnml" in namespace.lower() or name in _LABELS else tag
+
+    known = {""}
+    tags: list[str] = []  # of the elements that are open
     builder = TreeBuilder()
     parser = expat.ParserCreate(namespace_separator=" ")
     parser.StartDoctypeDeclHandler = refuse
     parser.StartElementHandler = start
-    parser.EndElementHandler = lambda tag: builder.end(tag.rpartition(" ")[2])
+    parser.EndElementHandler = lambda _: builder.end(tags.pop())
     parser.CharacterDataHandler = builder.data
     try:
         parser.Parse(data, True)
