@@ -29,7 +29,12 @@ TAILLARD = """
 EXPECTED = job_shop([[0, 2, 1], [1, 0, 2]], [[5, 6, 7], [2, 3, 4]], name="this job shop")
 
 
-@pytest.mark.parametrize("text", [STANDARD, TAILLARD])
+ONE_LINE = "2 3\n0 5 2 6 1 7 1 2 0 3 2 4  # all of it"
+BROKEN_ROWS = "2 3  # two jobs\n0 5 2 6\n1 7\n1 2 0 3\n2 4\n\n"
+TAILLARD_ON_ONE_LINE = "2 3\n5 6 7 2 3 4 1 3 2 2 1 3"
+
+
+@pytest.mark.parametrize("text", [STANDARD, TAILLARD, ONE_LINE, BROKEN_ROWS[:-1], TAILLARD_ON_ONE_LINE])
 def test_both_formats_give_the_same_net(text: str) -> None:
     assert parse_job_shop(text) == EXPECTED
 
@@ -62,6 +67,19 @@ def test_one_of_several_instances_is_chosen_by_its_name() -> None:
         parse_job_shop(LIBRARY, instance="ft06")
 
 
+def test_a_name_that_is_there_twice_chooses_nothing() -> None:
+    with pytest.raises(HotloopError, match="has the instance 'tiny' twice; give each a name"):
+        parse_job_shop(LIBRARY + LIBRARY, instance="tiny")
+
+
+def test_taillards_instances_have_no_names_and_are_numbered() -> None:
+    two = TAILLARD + TAILLARD.replace("5 6 7", "5 6 8")
+    assert parse_job_shop(two, instance="1").transitions == EXPECTED.transitions
+    assert parse_job_shop(two, instance="2").places != EXPECTED.places
+    with pytest.raises(HotloopError, match="has 2 instances; choose one of 1, 2"):
+        parse_job_shop(two)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -73,6 +91,8 @@ def test_one_of_several_instances_is_chosen_by_its_name() -> None:
         ("1 2\n0 1 1\n", "1 rows of 3 numbers"),
         ("1 2\n1 1 2 1\n", "sends job 0 to machine 2; with 2 machines, this format numbers them from 0 to 1"),
         ("1 2\n3 4\n0 1\n", "machine 0; with 2 machines, this format numbers them from 1 to 2"),
+        ("1 1\n0\n1\n2\n", "3 rows of 1 numbers"),
+        ("2 2\n1 1 2 1 1 1 2 1\n", "1 rows of 8 numbers"),
         ("1 1\n0 -4\n", "duration -4 is not allowed"),
     ],
 )

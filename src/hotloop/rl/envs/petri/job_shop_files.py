@@ -2,8 +2,11 @@
 
 Both start with the number of jobs and of machines. The standard format goes on with one line for each job:
 machine and duration of each operation, in order, machines numbered from 0. Taillard's format has a table of
-durations and then one of machines, numbered from 1. Lines with other text, such as comments and headings,
-are skipped. A file with several instances has a line `instance NAME` before each, as in the OR-Library.
+durations and then one of machines, numbered from 1. Rows may be joined or broken if it is
+clear which format it is. Comments
+(from `#`) and lines with other text, such as headings, are skipped. A file with several instances has a line
+`instance NAME` before each, as in the OR-Library, or Taillard's heading `Nb of jobs, ...`; those are numbered
+from 1.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from hotloop.rl.envs.petri.net import Net
 
 _FILE = Reader(16 << 20, remedy="pass a text file with a job shop")
 _INSTANCE = re.compile(r"^\W*instance[\s:]+(\S+)\s*$", re.IGNORECASE)
+_HEADING = re.compile(r"^\s*nb of jobs\b", re.IGNORECASE)  # Taillard's
 _Rows = list[list[int]]
 
 
@@ -40,10 +44,12 @@ def parse_job_shop(text: str, *, source: str = "this job shop", instance: str | 
     (jobs, machines, *_), *table = rows
     if jobs < 1 or machines < 1:
         raise HotloopError(f"{source} has {jobs} jobs and {machines} machines; use at least 1 of each.")
-    if len(table) == jobs and all(row and len(row) % 2 == 0 for row in table):
+    if not _is_standard(table, jobs) and not _is_taillard(table, jobs, machines):
+        table = _refolded(table, jobs, machines) or table
+    if _is_standard(table, jobs):
         routes, durations_s = [row[::2] for row in table], [row[1::2] for row in table]
         first = 0
-    elif len(table) == 2 * jobs and all(len(row) == machines for row in table):
+    elif _is_taillard(table, jobs, machines):
         routes, durations_s = table[jobs:], table[:jobs]
         first = 1
     else:
@@ -62,23 +68,57 @@ def parse_job_shop(text: str, *, source: str = "this job shop", instance: str | 
     return job_shop([[machine - first for machine in route] for route in routes], durations_s, name=name)
 
 
+def _is_standard(table: _Rows, jobs: int) -> bool:
+    return len(table) == jobs and all(row and len(row) % 2 == 0 for row in table)
+
+
+def _is_taillard(table: _Rows, jobs: int, machines: int) -> bool:
+    return len(table) == 2 * jobs and all(len(row) == machines for row in table)
+
+
+def _refolded(table: _Rows, jobs: int, machines: int) -> _Rows | None:
+    """Return rows of the right lengths from rows that were joined or broken; None unless it is clear how.
+
+    In the standard format every job visits each of the machines 0, 1, ... once; in Taillard's, 1, 2, ...
+    """
+    numbers = [number for row in table for number in row]
+    if len(numbers) != 2 * jobs * machines:
+        return None
+    standard, taillard = (
+        [numbers[at : at + width] for at in range(0, len(numbers), width)]
+        for width in (2 * machines, machines)
+    )
+    is_standard = all(sorted(row[::2]) == list(range(machines)) for row in standard)
+    is_taillard = all(sorted(row) == list(range(1, machines + 1)) for row in taillard[jobs:])
+    if is_standard == is_taillard:
+        return None
+    return standard if is_standard else taillard
+
+
 def _instances(text: str) -> list[tuple[str, _Rows]]:
     """Return the rows of whole numbers under each name; "" is the name of what comes before the first."""
     found: list[tuple[str, _Rows]] = [("", [])]
-    for line in text.splitlines():
-        heading = _INSTANCE.match(line)
+    headings = 0
+    for raw in text.splitlines():
+        heading, line = _INSTANCE.match(raw), raw.partition("#")[0]
         if heading:
             found.append((heading[1], []))
+        elif _HEADING.match(line):
+            headings += 1
+            found.append((str(headings), []))
         words = line.split()
         if words and all(word.removeprefix("-").isdecimal() and word.isascii() for word in words):
             found[-1][1].append([int(word) for word in words])
-    return [one for one in found if one[1]]
+    found = [one for one in found if one[1]]
+    return [("", found[0][1])] if headings and len(found) == 1 else found
 
 
 def _chosen(found: list[tuple[str, _Rows]], source: str, instance: str | None) -> tuple[str, _Rows]:
     if instance is None and len(found) < 2:
         return found[0] if found else ("", [])
     names = [name for name, _ in found if name]
+    if names.count(instance or "") > 1:
+        raise HotloopError(f"{source} has the instance {instance!r} twice; give each a name of its own.")
     for name, rows in found:
         if name == instance:
             return name, rows
