@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from hotloop._util.errors import HotloopError
-from hotloop.cli.train import _work_lines, command_that_goes_on, read
+from hotloop.cli.train import _fitted, _work_lines, command_that_goes_on, read
+from hotloop.report.pen import Pen
 from hotloop.rl.train.runs import StopRequests, stop_requested
 from hotloop.rl.workloads.imitate import Imitate, check, kept_words, memory_needs, work_words
 from hotloop.rl.workloads.imitate_speedup import (
@@ -148,10 +149,30 @@ def test_the_command_that_goes_on_repeats_the_settings() -> None:
 
 def test_cloning_is_not_called_zero_env_steps() -> None:
     report = StageReport("bc", "900 samples in 1.00 s", 1.0, {}, 1.0, "time", (), 900.0)
-    lines = _work_lines(Outcome(0, 7, 0, 12.5, 1.0, work=work_words(report)))
+    lines = _work_lines(Outcome(0, 7, 0, 12.5, 1.0, work=work_words([report])))
     assert lines == ["cloned from 900 samples in 1.00 s:", "  7 updates, mean return 12.50"]
     nothing = StageReport("demos", "", 0.0, {}, 0.0, "time", (), 0.0)
-    assert _work_lines(Outcome(0, 0, 0, None, 0.0, work=work_words(nothing))) == ["nothing was left to do"]
+    assert _work_lines(Outcome(0, 0, 0, None, 0.0, work=work_words([nothing]))) == ["nothing was left to do"]
+
+
+def test_sentences_are_wrapped_at_the_terminals_width_and_tables_are_not() -> None:
+    pen = Pen(width=60)
+    line = "    time: learning 87.8 %, stepping 3.5 %, replay 2.4 %, evaluation 1.3 %, other 4.9 %"
+    wrapped = _fitted(pen, line).split("\n")
+    assert [len(one) - len(one.lstrip()) for one in wrapped] == [4, 6]
+    assert max(map(len, wrapped)) <= 60 and " ".join(" ".join(wrapped).split()) == line.strip()
+    row = "  DataLoader, 0 workers     17,979     1.00x                  -     and more of it"
+    assert _fitted(pen, row) == row and _fitted(pen, "  short") == "  short"
+
+
+def test_demonstrations_are_not_called_training() -> None:
+    demos = StageReport("demos", "2 episodes, 90 env steps in 1.00 s", 1.0, {}, 1.0, "time", (), 90.0)
+    bc = StageReport("bc", "900 samples in 1.00 s", 1.0, {}, 1.0, "time", (), 900.0)
+    rl = StageReport("rl", "10 env steps in 2.00 s", 2.0, {}, 2.0, "time", (), 10.0)
+    assert work_words([demos]) == "collected 2 episodes, 90 env steps in 1.00 s"
+    assert work_words([rl]) is None
+    lines = _work_lines(Outcome(100, 7, 2, 12.5, 4.0, work=work_words([demos, bc, rl])))
+    assert lines == ["ran demos, bc and rl in 4.00 s:", "  7 updates, mean return 12.50"]
 
 
 def test_cloning_plans_memory_for_the_episodes_that_are_there(tmp_path: Path) -> None:

@@ -6,16 +6,37 @@ import json
 import subprocess
 import sys
 import threading
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hotloop import Profiler
 from hotloop.analysis.region_tree import region_trees
 from hotloop.capture.folder import update_facts
+from hotloop.capture.model import Progress
+from hotloop.capture.stats import ProfilerStats
 from hotloop.cli.main import main
-from hotloop.report.region_tree import region_tree_text
+from hotloop.report.region_tree import region_tree_text, summary_table
 from hotloop.testing.fakes import FakeClock
+
+
+def test_the_summary_is_80_columns_wide_and_shows_the_gpu_only_if_there_was_one() -> None:
+    def of(name: str, calls: int, ns: int, gpu: int | None = None) -> ProfilerStats:
+        figures: dict[str, Any] = {field.name: None for field in fields(ProfilerStats)}
+        figures |= {"name": name, "category": "other", "calls": calls, "total_ns": calls * ns, "own_ns": 0}
+        figures |= {"mean_ns": float(ns), "min_ns": ns, "max_ns": ns, "device_peak_bytes": gpu}
+        return ProfilerStats(**figures)
+
+    long = "an_operation_with_a_name_that_is_by_far_too_long_for_any_table"
+    rows = [of(long, 1200, 1000), of("env_step", 1, 6_000_000)]
+    text = summary_table(rows, Progress())
+    assert max(map(len, text.splitlines())) <= 80 and "GPU peak" not in text
+    assert text.splitlines()[1].endswith("max  memory peak")
+    with_gpu = summary_table([*rows, of("loss", 1, 1, gpu=1 << 30)], Progress())
+    assert "GPU peak" in with_gpu and max(map(len, with_gpu.splitlines())) <= 80
+
 
 EXPECTED = """\
 region                      calls   total     own  share    mean     p50     p99

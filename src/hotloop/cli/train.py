@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,6 +23,7 @@ from hotloop.cli.parsing import parse
 from hotloop.cli.renamed_flags import check_flags
 from hotloop.cli.report import print_text
 from hotloop.report.pen import Pen, table
+from hotloop.report.safe_text import columns
 from hotloop.report.to_json import findings_json, json_object, strict_json
 from hotloop.workflows.report import report_on
 from hotloop.workflows.train import (
@@ -253,21 +255,33 @@ def _print_outcome(
         place["predictions"] = [dataclasses.asdict(line) for line in predictions]
         print(strict_json((findings or json_object("training", {})) | {"outcome": outcome} | place))
         return
-    print("\n".join(_work_lines(done)))
-    for remark in done.remarks:
-        print(f"  {remark}")
+    pen = pen_for_stdout()
+    # Piped text keeps its lines, so that other programs can search it.
+    fitted = partial(_fitted, pen) if sys.stdout.isatty() else str
+    for line in (*_work_lines(done), *(f"  {remark}" for remark in done.remarks)):
+        print(fitted(line))
     saved = done.checkpoint is not None and done.unsaved is None
     if done.stopped_by is not None:
         kept = f"the agent in {done.checkpoint}" if saved else "no agent (--checkpoint FILE keeps one)"
-        print(f"  stopped by {done.stopped_by}; kept: {done.kept or kept}")
+        print(fitted(f"  stopped by {done.stopped_by}; kept: {done.kept or kept}"))
         if again:
-            print(f"  continue with: {again}")
+            at = "  continue with: "
+            print(pen.command(again, at, " " * 4) if sys.stdout.isatty() else f"{at}{again}")
     elif saved:
-        print(f"  the agent is saved in {done.checkpoint}")
+        print(fitted(f"  the agent is saved in {done.checkpoint}"))
     if predictions:
-        print(predictions_text(predictions, pen_for_stdout(), ended=True))
+        print(predictions_text(predictions, pen, ended=True))
     print()
     sys.stdout.flush()
+
+
+def _fitted(pen: Pen, line: str) -> str:
+    """A sentence wrapped at the pen's width; rows of tables, which have gaps, as they are."""
+    text = line.lstrip(" ")
+    if columns(line) <= pen.width or "  " in text:
+        return line
+    indent = " " * (len(line) - len(text))
+    return pen.wrap(text, indent, f"{indent}  ")
 
 
 def _work_lines(done: Outcome) -> list[str]:

@@ -15,6 +15,7 @@ from hotloop.report.to_json import json_object
 HEADINGS = ("region", "calls", "total", "own", "share", "mean", "p50", "p99")
 WIDTHS = (8, 7, 7, 6, 7, 7, 7)  # leaves 24 columns for the name at 80
 SUMMARY_HEADINGS = ("operation", "calls", "total", "mean", "min", "max", "memory peak", "GPU peak")
+SUMMARY_COLUMNS = 80
 
 
 def region_tree_text(tree: RegionTree, width: int, max_depth: int | None = None) -> str:
@@ -136,10 +137,10 @@ def _line(cells: Sequence[str], name_width: int) -> str:
 
 
 def summary_table(stats: Sequence[ProfilerStats], progress: Progress) -> str:
-    """One row for each operation, 80 to 100 columns wide."""
+    """One row for each operation, 80 columns wide; a column for the GPU only if one was measured."""
     rows = [
         (
-            shown(s.name, 28),
+            "",
             count(s.calls),
             duration(s.total_ns),
             duration(s.mean_ns),
@@ -150,11 +151,15 @@ def summary_table(stats: Sequence[ProfilerStats], progress: Progress) -> str:
         )
         for s in stats
     ]
-    rows.insert(0, SUMMARY_HEADINGS)
-    widths = [max(columns(row[i]) for row in rows) for i in range(len(SUMMARY_HEADINGS))]
+    rows.insert(0, ("", *SUMMARY_HEADINGS[1:]))
+    figures = [row[1:] if any(s.device_peak_bytes for s in stats) else row[1:-1] for row in rows]
+    widths = [max(map(columns, column)) for column in zip(*figures, strict=True)]
+    left = max(SUMMARY_COLUMNS - sum(widths) - 2 * len(widths), 12)
+    names = [SUMMARY_HEADINGS[0], *(shown(s.name, left) for s in stats)]
+    widest = max(map(columns, names))
     lines = [f"hotloop: after {count(progress.env_steps)} env steps, {count(progress.updates)} updates"]
-    for name, *figures in rows:
-        cells = [name + " " * (widths[0] - columns(name))]
-        cells += [cell.rjust(width) for cell, width in zip(figures, widths[1:], strict=True)]
+    for name, row in zip(names, figures, strict=True):
+        cells = [name + " " * (widest - columns(name))]
+        cells += [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)

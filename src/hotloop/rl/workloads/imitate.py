@@ -80,7 +80,7 @@ def run(config: Imitate, note: Note | None = None, quiet: bool = False) -> Outco
         figures={name: value for one in done for name, value in one.figures.items()},
         stages=tuple(one.report for one in done),
         unsaved=next((one.unsaved for one in done if one.unsaved), None),
-        work=None if any(one.env_steps for one in done) else work_words(done[-1].report),
+        work=work_words([one.report for one in done]),
         kept=None if stopped_by is None else kept_words(config, done[-1].report.stage),
         can_resume=config.trainer == "hotloop" or "rl" not in config.stages,
         returns_of=" in the laps after training" if config.stages != ("demos",) else "",
@@ -88,11 +88,17 @@ def run(config: Imitate, note: Note | None = None, quiet: bool = False) -> Outco
     )
 
 
-def work_words(report: StageReport) -> str:
-    """What a run without env steps did."""
+def work_words(reports: list[StageReport]) -> str | None:
+    """What a run did in how much time; None if it was reinforcement learning alone."""
+    report = reports[-1]
+    if len(reports) > 1:
+        *first, last = [one.stage for one in reports]
+        return f"ran {', '.join(first)} and {last} in {duration(1e9 * sum(one.seconds for one in reports))}"
+    if report.stage == "rl":
+        return None
     if not report.work:
         return "nothing was left to do"
-    return f"cloned from {report.summary}"
+    return f"{'collected' if report.stage == 'demos' else 'cloned from'} {report.summary}"
 
 
 def chosen_flags(config: Imitate) -> tuple[str, ...]:

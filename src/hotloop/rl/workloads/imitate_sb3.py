@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from hotloop import profile
 from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
 from hotloop.machine.process_memory import largest_memory
@@ -67,7 +68,7 @@ def train(
     from stable_baselines3.common.vec_env import SubprocVecEnv, VecMonitor
 
     stopwatch = Stopwatch()
-    evaluating = stopwatch.part("evaluation")
+    evaluating = stopwatch.part("evaluation", profile("evaluate"))
     evaluations: list[tuple[int, float]] = []
     best: dict[str, Any] = {}
 
