@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,11 +21,13 @@ from hotloop.capture.stats import by_name
 from hotloop.cli.main import main
 from hotloop.measure.profiler import default
 from hotloop.rl.buffers.demonstrations import DemonstrationStore
+from hotloop.rl.collect import experts
 from hotloop.rl.envs.track.expert import expert_actions
 from hotloop.rl.train.bc import load_clone
 from hotloop.rl.train.networks.squashed import SquashedActor
-from hotloop.rl.train.runs import load_checkpoint
-from hotloop.rl.workloads.imitate import SB3_WORKER_BYTES, WORKER_BYTES, Imitate, memory_needs
+from hotloop.rl.train.runs import StopRequests, load_checkpoint
+from hotloop.rl.workloads import imitate_speedup
+from hotloop.rl.workloads.imitate import SB3_WORKER_BYTES, WORKER_BYTES, Imitate, memory_needs, run
 from hotloop.rl.workloads.imitate_speedup import take_turns, worker_counts
 from hotloop.rl.workloads.track_laps import actor_policy, drive_laps
 
@@ -267,6 +270,32 @@ def test_speedups_are_medians_of_ratios_of_the_same_round() -> None:
     found = take_turns("demos", {name: lambda r=r: (next(r), None) for name, r in rates.items()}, 3)  # type: ignore[misc]
     assert [(one.variant, one.rate, one.speedup) for one in found] == [("one", 10, 1.0), ("two", 30, 2.0)]
     assert worker_counts(1) == [1] and worker_counts(4) == [1, 2, 4] and worker_counts(6) == [1, 2, 4, 6]
+
+
+def test_measuring_stops_when_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    with StopRequests() as stop:
+        stop.by = "SIGTERM"
+        with pytest.raises(imitate_speedup.StoppedMeasuring):
+            take_turns("demos", {"one": lambda: (1.0, None)})
+
+        def stopped(*_: Any) -> None:
+            raise imitate_speedup.StoppedMeasuring
+
+        monkeypatch.setattr(imitate_speedup, "measure", stopped)
+        outcome = run(Imitate(speedup=True), quiet=True)
+    assert outcome.stopped_by == "SIGTERM" and outcome.work == "stopped while measuring the speed-up"
+    assert outcome.kept is not None and "the same command starts again" in outcome.kept
+
+
+def test_ctrl_c_does_not_reach_a_worker_that_still_loads(tmp_path: Path) -> None:
+    worker = experts._Worker(DemonstrationStore(tmp_path), 0, {})
+    status = Path(f"/proc/{worker.process.pid}/status").read_text()
+    blocked = int(re.search(r"^SigBlk:\s*(\w+)$", status, re.MULTILINE)[1], 16)  # type: ignore[index]
+    assert blocked & 1 << (signal.SIGINT - 1)
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    number = worker.process.pid
+    worker.end()
+    assert not Path(f"/proc/{number}").exists()
 
 
 def run_original(folder: Path, words: list[str]) -> str:

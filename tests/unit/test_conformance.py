@@ -691,7 +691,7 @@ def test_more_coverage_can_be_asked_for() -> None:
 def test_coverage_that_cannot_be_had_is_refused() -> None:
     for impossible in ({"actions_fraction": 2.0}, {"truncated": -1}, {"actions_fraction": float("nan")}):
         with pytest.raises(HotloopError, match="cannot be visited; use counts of at least 0 and a fraction"):
-            Wanted(**impossible)  # type: ignore[arg-type]
+            Wanted(**impossible)
 
 
 def test_an_environment_that_declares_copy_false_is_not_checked_for_aliasing() -> None:

@@ -174,19 +174,25 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.pipe, far = context.Pipe()
         self.episode: int | None = None
+        self.is_ready = False
         self.process = context.Process(
             target=_work, args=(far, str(store.folder), seed, settings), daemon=True, name="demonstrations"
         )
-        self.process.start()
+        # Inherited until `_work` ignores it: Ctrl-C would end a worker that still loads, with a traceback.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         far.close()
 
     def end(self) -> None:
-        """Ask the process to end, and kill it if it does not."""
+        """Ask the process to end, and kill it if it does not, or if it is still loading."""
         try:
             self.pipe.send(None)
         except OSError:
             pass
-        self.process.join(5.0)
+        self.process.join(5.0 if self.is_ready else 0.0)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
@@ -243,6 +249,7 @@ class _Pool:
             return
         if isinstance(message, FailedEpisode):
             raise self._error(message)
+        worker.is_ready = True
         if self._ready_at is None:
             self._ready_at = time.perf_counter()
         if isinstance(message, DrivenEpisode):
@@ -297,6 +304,7 @@ class _Pool:
 def _work(pipe: Connection, folder: str, seed: int, settings: dict[str, Any]) -> None:
     """Main function of a worker: reports that it is ready, then drives the episodes it is sent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     driver = Driver(DemonstrationStore(Path(folder)), seed, settings)
     driver.env.reset(seed=0)
     driver.env.step(np.zeros((1, 2), dtype=np.float32))  # compiles, or loads from the cache

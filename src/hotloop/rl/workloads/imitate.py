@@ -52,7 +52,10 @@ def run(config: Imitate, note: Note | None = None, quiet: bool = False) -> Outco
     done: list[StageResult] = []
     with runs.StopRequests() as stop:
         if config.speedup:
-            speedups = imitate_speedup.measure(config, quiet)
+            try:
+                speedups = imitate_speedup.measure(config, quiet)
+            except imitate_speedup.StoppedMeasuring:
+                return stopped_measuring(stop.by)
             config, lines = speedups.config, [*speedups.lines]
         for stage in config.stages:
             with _regions[stage]:
@@ -85,6 +88,14 @@ def run(config: Imitate, note: Note | None = None, quiet: bool = False) -> Outco
         can_resume=config.trainer == "hotloop" or "rl" not in config.stages,
         returns_of=" in the laps after training" if config.stages != ("demos",) else "",
         resume_with=chosen_flags(config) if config.fastest else (),
+    )
+
+
+def stopped_measuring(stopped_by: str | None) -> Outcome:
+    """The outcome of a run that was stopped before its first stage began."""
+    kept = "nothing, since no stage had begun; the same command starts again"
+    return ImitateOutcome(
+        0, 0, 0, None, 0.0, stopped_by, work="stopped while measuring the speed-up", kept=kept
     )
 
 

@@ -58,15 +58,24 @@ class Measured:
 Round = Callable[[], tuple[float, ProcessMemory | None]]  # work per second, memory per worker
 
 
+class StoppedMeasuring(Exception):
+    """The run was asked to stop while it measured; it has nothing to keep yet."""
+
+
+def check_stop() -> None:
+    """Raise StoppedMeasuring if the run was asked to stop."""
+    if stop_requested():
+        raise StoppedMeasuring
+
+
 def take_turns(stage: str, variants: dict[str, Round], rounds: int = ROUNDS) -> list[Measured]:
-    """Run every variant once per round, in alternating order."""
+    """Run every variant once per round, in alternating order; raises StoppedMeasuring."""
     rates: dict[str, list[float]] = {name: [] for name in variants}
     memory: dict[str, ProcessMemory | None] = {}
     for number in range(rounds):
         for name in list(variants) if number % 2 == 0 else list(reversed(variants)):
             rate, memory[name] = variants[name]()
-            if stop_requested():  # of the run, which has nothing to keep yet
-                raise KeyboardInterrupt
+            check_stop()
             rates[name].append(rate)
     first = rates[next(iter(variants))]
     return [
@@ -128,7 +137,10 @@ def demonstration_variants(config: Imitate, folder: Path) -> dict[str, Round]:
         def once() -> tuple[float, ProcessMemory | None]:
             store = DemonstrationStore(folder / str(workers))
             store.begin(track_schema(config.seed, {}), resume=False)
-            done = collect(store, range(EPISODES), workers=workers, seed=config.seed, settings={})
+            done = collect(
+                store, range(EPISODES), workers=workers, seed=config.seed, settings={}, stop=stop_requested
+            )
+            check_stop()
             memory = max(
                 (one.memory for one in done.episodes if one.memory),
                 key=lambda one: one.private_bytes,
@@ -160,6 +172,7 @@ def loading_variants(
                 after_epoch=lambda *_: ends.append(time.perf_counter()),
                 report=lambda **_: None,
             )
+            check_stop()  # before its second epoch, perhaps
             return len(small) / (ends[1] - ends[0]), done.worker_memory
 
         return once
@@ -194,6 +207,7 @@ def env_variants(
                 tensorboard_log=None,
             )
             done = sac.train(settings, report=lambda **_: None)
+            check_stop()
             return done.steps_here / done.seconds, None
 
         return once
@@ -338,5 +352,13 @@ def _samples(config: Imitate, folder: Path) -> Samples:
         return DemonstrationStore(config.demonstrations).load().samples()
     store = DemonstrationStore(folder / "for-cloning")
     store.begin(track_schema(config.seed, {}), resume=False)
-    collect(store, range(EPISODES), workers=config.demonstration_workers, seed=config.seed, settings={})
+    collect(
+        store,
+        range(EPISODES),
+        workers=config.demonstration_workers,
+        seed=config.seed,
+        settings={},
+        stop=stop_requested,
+    )
+    check_stop()
     return store.load().samples()
