@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.originals import COMMANDS
 
 from hotloop.cli.main import main
 
@@ -42,6 +43,13 @@ def test_every_flag_in_the_table_of_the_docs_is_known() -> None:
         if line.startswith("| `") and "profile_turbo_mode" not in line:
             original = line.split("|")[1]
             assert set(re.findall(r"--[a-z-]+", original)) <= known | analyzer, line
+
+
+def test_the_commands_whose_time_is_measured_are_those_in_the_docs() -> None:
+    table = (ROOT / "docs" / "originals.md").read_text()
+    listed = re.findall(r"^\| `([^`]+)` \|", table.partition("| processor time |")[2], flags=re.MULTILINE)
+    measured = [line.replace("-m ", "python -m ", 1) if line[0] == "-" else line for line in COMMANDS]
+    assert listed == [*measured, "benchmark_performance.py"]
 
 
 def test_a_flag_counts_in_both_forms() -> None:

@@ -289,12 +289,14 @@ def test_measuring_stops_when_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_ctrl_c_does_not_reach_a_worker_that_still_loads(tmp_path: Path) -> None:
     worker = experts._Worker(DemonstrationStore(tmp_path), 0, {})
-    status = Path(f"/proc/{worker.process.pid}/status").read_text()
-    blocked = int(re.search(r"^SigBlk:\s*(\w+)$", status, re.MULTILINE)[1], 16)  # type: ignore[index]
-    assert blocked & 1 << (signal.SIGINT - 1)
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
     number = worker.process.pid
-    worker.end()
+    try:
+        status = Path(f"/proc/{number}/status").read_text()
+    finally:
+        worker.end()
+    [blocked] = re.findall(r"^SigBlk:\s*(\w+)$", status, re.MULTILINE)
+    assert int(blocked, 16) & 1 << (signal.SIGINT - 1)
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
     assert not Path(f"/proc/{number}").exists()
 
 

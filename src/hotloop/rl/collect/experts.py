@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,7 @@ class _Worker:
         self.process = context.Process(
             target=_work, args=(far, str(store.folder), seed, settings), daemon=True, name="demonstrations"
         )
+        resource_tracker.ensure_running()  # its start unblocks SIGINT
         # Inherited until `_work` ignores it: Ctrl-C would end a worker that still loads, with a traceback.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
