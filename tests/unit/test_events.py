@@ -7,11 +7,12 @@ import multiprocessing.synchronize
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from hotloop.analysis.logged_threads import LoggedOperation, LoggedThread, find_wakers
-from hotloop.capture.message_format import WAIT, WAKE
-from hotloop.capture.messages import LoggedChannel, read_messages
+from hotloop.analysis.logged_threads import LoggedOperation, LoggedThread, find_wakers, read_threads
+from hotloop.capture.message_format import RECEIVE, RECORD, SEND, WAIT, WAKE
+from hotloop.capture.messages import LoggedChannel, MessageLog, read_messages
 from hotloop.instrument.channels import logged_calls, processes
 from hotloop.instrument.channels.message_log import MessageLog as OpenLog
 from hotloop.instrument.channels.processes import patch_synchronize
@@ -67,3 +68,19 @@ def test_a_wait_for_an_event_that_was_set_before_depends_on_it() -> None:
     first = thread((150, 151, WAIT))
     find_wakers([setter, first], [LoggedChannel("condition x", "condition")])
     assert first.rows[0].waker is None  # nobody wakes who does not wait
+
+
+@pytest.mark.parametrize("left_set", [False, True])
+def test_an_event_set_once_for_each_wait_is_a_message(left_set: bool) -> None:
+    """The waiter of each round may go on before `set` returns."""
+    capture = make_capture({})
+    pid = capture.processes[0].pid
+    rows = [(10 * n, 10 * n + 5, 1, 0, WAKE, n) for n in range(1, 4)]
+    rows += [(10 * n - 3, 10 * n + 2, 2, 0, WAIT, n) for n in range(1, 4)]
+    rows += [(33, 34, 2, 0, WAIT, 4)] if left_set else []
+    log = MessageLog(pid, (LoggedChannel("event x", "event"),), np.array(rows, dtype=list(RECORD)), len(rows))
+    threads, (channel,), counts = read_threads(capture, [log])
+    kinds = {row.kind for one in threads.values() for row in one.rows}
+    assert channel.kind == ("event" if left_set else "pipe")
+    assert kinds == ({WAIT, WAKE} if left_set else {SEND, RECEIVE})
+    assert {kind for _, _, kind in counts} == kinds

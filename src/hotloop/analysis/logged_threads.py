@@ -6,6 +6,7 @@ known are dropped, and each receive and each wait finds the operation that ended
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -97,6 +98,9 @@ def read_threads(
     for number, channel in enumerate(channels):
         if channel.kind == "socket":
             _find_messages(threads, counts, number)
+        elif channel.kind == "event" and _is_set_for_each_wait(threads, number):
+            channels[number] = replace(channel, kind="pipe")
+            _take_events_for_messages(threads, counts, number)
     return threads, channels, counts
 
 
@@ -134,6 +138,27 @@ def _find_messages(threads: LoggedThreads, counts: ChannelCounts, channel: int) 
         if any(row.channel == channel and row.kind == RECEIVE for row in one.rows):
             one.rows = [r for r in one.rows if r.channel != channel or r.kind != RECEIVE] + found[key]
             one.rows.sort(key=lambda r: (r.begin, r.end))
+
+
+def _is_set_for_each_wait(threads: LoggedThreads, channel: int) -> bool:
+    """Whether one thread waits for an event, and each of its waits is ended by another `set`."""
+    rows = [(row, key) for key, one in threads.items() for row in one.rows if row.channel == channel]
+    waits = sorted((row.end, key) for row, key in rows if row.kind == WAIT)
+    sets = sorted((row.begin, key) for row, key in rows if row.kind == WAKE)
+    if len({key for _, key in waits}) != 1 or not sets or {key for _, key in waits} & {k for _, k in sets}:
+        return False
+    moments = sorted([(at, True) for at, _ in sets] + [(at, False) for at, _ in waits])
+    return all(one != other for (_, one), (_, other) in itertools.pairwise(moments))
+
+
+def _take_events_for_messages(threads: LoggedThreads, counts: ChannelCounts, channel: int) -> None:
+    """An event that is set once for each wait, and cleared after it, does what a message does."""
+    for one in threads.values():
+        for row in one.rows:
+            if row.channel == channel:
+                row.kind = SEND if row.kind == WAKE else RECEIVE
+    for pid, number, kind in [key for key in counts if key[1] == channel]:
+        counts[pid, number, SEND if kind == WAKE else RECEIVE] = counts.pop((pid, number, kind))
 
 
 def _unwrapped(counts: Sequence[int]) -> Moments:
@@ -314,7 +339,9 @@ def find_wakers(threads: Sequence[LoggedThread], channels: Sequence[LoggedChanne
     for lane, one in enumerate(threads):
         for at, row in enumerate(one.rows):
             if row.kind == WAKE:
-                wakes[row.channel].append((row.end, lane, at))
+                # Who waits for an event may go on before `set` returns.
+                moment = row.begin if channels[row.channel].kind == "event" else row.end
+                wakes[row.channel].append((moment, lane, at))
     for found in wakes.values():
         found.sort()
     for lane, one in enumerate(threads):

@@ -74,6 +74,15 @@ class Patch:
         return True
 
 
+class Replacement(Patch):
+    """Replaces something that is no function."""
+
+    def apply(self) -> None:
+        self._was = self._get()
+        self._ours = self._make(self._was)
+        self._put(self._ours)
+
+
 class Patches:
     """Patches that are undone in reverse order."""
 

@@ -12,7 +12,8 @@ from typing import Any
 from hotloop.instrument.channels import totals
 from hotloop.instrument.channels.identity import remember_ends
 from hotloop.instrument.method_patches import patch_outermost
-from hotloop.instrument.patch import Patch, Patches
+from hotloop.instrument.patch import Patch, Patches, Replacement
+from hotloop.instrument.queue_in_c import with_methods
 from hotloop.measure.profiler import default
 
 ipc_wait = default.profile("ipc_wait", "wait")
@@ -113,12 +114,14 @@ def patch_queue(module: ModuleType, into: Patches) -> None:
     """`queue`: between threads."""
     queue: Any = module
     aside = (queue_wait, queue_put, ipc_wait)
-    into.apply(
-        [
-            _channel(queue.Queue, "get", queue_wait, totals.region_of_thread_queue, aside),
-            _channel(queue.Queue, "put", queue_put, totals.region_of_thread_queue, aside),
-        ]
-    )
+    into.apply([Replacement(module, "SimpleQueue", with_methods)])
+    for owner in (queue.Queue, queue.SimpleQueue):
+        into.apply(
+            [
+                _channel(owner, "get", queue_wait, totals.region_of_thread_queue, aside),
+                _channel(owner, "put", queue_put, totals.region_of_thread_queue, aside),
+            ]
+        )
 
 
 def patch_threading(module: ModuleType, into: Patches) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hotloop._util.interrupts import suppress_own
-from hotloop.capture.message_format import PEEK
+from hotloop.capture.message_format import PEEK, WAIT
 from hotloop.capture.virtual import VirtualPlan
 from hotloop.instrument.channels.message_log import NO_CHANNEL, log
 from hotloop.measure.profiler import default
@@ -73,6 +73,27 @@ def logged(kind: int, channel_of: ChannelOf, *, after: bool = False) -> Callable
             return found
 
         return call
+
+    return make
+
+
+def log_event_wait(channel_of: ChannelOf) -> Callable[[Any], Any]:
+    """Wrap `wait` of an event, unless it gives up; what it does with its lock is no message."""
+
+    def make(f: Any) -> Any:
+        def wait(self: Any, timeout: float | None = None) -> Any:
+            if this_thread.inside:
+                return f(self, timeout)
+            this_thread.inside = True
+            try:
+                begun = begin_operation()
+                is_set = f(self, timeout)
+            finally:
+                this_thread.inside = False
+            end_operation(begun, find_channel(self, channel_of) if is_set else NO_CHANNEL, WAIT)
+            return is_set
+
+        return wait
 
     return make
 

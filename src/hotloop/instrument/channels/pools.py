@@ -23,7 +23,8 @@ from hotloop.instrument.channels.logged_calls import (
 )
 from hotloop.instrument.channels.message_log import log
 from hotloop.instrument.channels.threads import thread_queue_channel
-from hotloop.instrument.patch import Patch, Patches
+from hotloop.instrument.patch import Patch, Patches, Replacement
+from hotloop.instrument.queue_in_c import queue_in_c
 
 _RECEIVED = "_hotloop_received"  # attribute of a pool's result: somebody has asked for it
 
@@ -80,6 +81,7 @@ def patch_executor(module: ModuleType, into: Patches) -> None:
             Patch(module._WorkItem, "__init__", remember_channel),
             Patch(module._WorkItem, "run", log_run),
             Patch(module.ThreadPoolExecutor, "submit", log_submit),
+            Replacement(module, "queue", _with_original_queue),
         ]
     )
 
@@ -139,7 +141,7 @@ def patch_pool(module: ModuleType, into: Patches) -> None:
     log_next = logged(RECEIVE, _results_channel)
     into.apply(
         [
-            _Replacement(module, "queue", _with_logged_queue),
+            Replacement(module, "queue", _with_logged_queue),
             Patch(module.ApplyResult, "wait", log_wait),
             Patch(module.ApplyResult, "_set", log_set),
             Patch(module.MapResult, "_set", log_set),
@@ -154,23 +156,24 @@ def _results_channel(result: Any) -> int:
     return log.channel(f"pool results {os.getpid()}", "thread_queue")
 
 
-class _Replacement(Patch):
-    """Replaces something that is no function."""
-
-    def apply(self) -> None:
-        self._was = self._get()
-        self._ours = self._make(self._was)
-        self._put(self._ours)
-
-
 def _with_logged_queue(module: Any) -> Any:
-    """The module `queue` for users of its queue in C, whose methods cannot be replaced."""
+    """The module `queue` with messages of its queue in C logged, but without a region for its waits."""
+    original: Any = queue_in_c(module)
 
-    class SimpleQueue(module.SimpleQueue):  # type: ignore[misc]
+    class SimpleQueue(original):  # type: ignore[misc]
         maxsize = 0
-        get = logged(RECEIVE, thread_queue_channel)(module.SimpleQueue.get)
-        put = logged(SEND, thread_queue_channel)(module.SimpleQueue.put)
+        get = logged(RECEIVE, thread_queue_channel)(original.get)
+        put = logged(SEND, thread_queue_channel)(original.put)
 
+    return _with_queue(module, SimpleQueue)
+
+
+def _with_original_queue(module: Any) -> Any:
+    """The module `queue` for an executor, whose tasks are logged elsewhere."""
+    return _with_queue(module, queue_in_c(module))
+
+
+def _with_queue(module: Any, simple_queue: Any) -> Any:
     made = ModuleType(module.__name__)
-    vars(made).update(vars(module), SimpleQueue=SimpleQueue)
+    vars(made).update(vars(module), SimpleQueue=simple_queue)
     return made

@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from hotloop._util.interrupts import suppress_own
-from hotloop.capture.message_format import PEEK, RECEIVE, SEND, WAIT, WAKE
+from hotloop.capture.message_format import PEEK, RECEIVE, SEND, WAKE
 from hotloop.instrument.channels.identity import (
     descriptor_key,
     other_end,
@@ -20,6 +20,7 @@ from hotloop.instrument.channels.logged_calls import (
     begin_operation,
     end_operation,
     find_channel,
+    log_event_wait,
     logged,
     peek_logged,
     set_channel,
@@ -43,6 +44,9 @@ def patch_connection(module: ModuleType, into: Patches) -> None:
         [
             Patch(module.Connection, "send", logged(SEND, _pipe_channel)),
             Patch(module.Connection, "recv", logged(RECEIVE, _pipe_channel)),
+            Patch(module.Connection, "send_bytes", logged(SEND, _pipe_channel)),
+            Patch(module.Connection, "recv_bytes", logged(RECEIVE, _pipe_channel)),
+            Patch(module.Connection, "recv_bytes_into", logged(RECEIVE, _pipe_channel)),
             Patch(module.Connection, "poll", _log_poll),
             Patch(module, "Client", _never_log_connection),
             Patch(module.SocketListener, "accept", _never_log_connection),
@@ -60,7 +64,11 @@ def _never_log_connection(f: Any) -> Any:
     """Connections to servers, such as those that pass file descriptors on: one for each, and soon closed."""
 
     def connect(*args: Any, **kwargs: Any) -> Any:
-        made = f(*args, **kwargs)
+        inside, this_thread.inside = this_thread.inside, True  # both ends prove who they are
+        try:
+            made = f(*args, **kwargs)
+        finally:
+            this_thread.inside = inside
         with suppress_own(Exception):
             set_channel(made, NO_CHANNEL)
         return made
@@ -185,8 +193,8 @@ def patch_synchronize(module: ModuleType, into: Patches) -> None:
             Patch(module.SemLock, "_make_methods", log_methods),
             Patch(module.SemLock, "__enter__", lambda f: lambda self: self.acquire()),
             Patch(module.SemLock, "__exit__", lambda f: lambda self, *args: self.release()),
-            Patch(module.Event, "set", logged(WAKE, _event_channel, after=True)),
-            Patch(module.Event, "wait", _log_event),
+            Patch(module.Event, "set", logged(WAKE, _event_channel)),
+            Patch(module.Event, "wait", log_event_wait(_event_channel)),
             Patch(module.Event, "clear", _never_log_call),
             Patch(module.Event, "is_set", _never_log_call),
         ]
@@ -206,24 +214,6 @@ def _log_tokens(lock: Any, f: Any, kind: int) -> Any:
         return got
 
     return call
-
-
-def _log_event(f: Any) -> Any:
-    """`wait` of an event, unless it gave up; what it does with its lock and semaphores is no message."""
-
-    def wait(self: Any, timeout: float | None = None) -> Any:
-        if this_thread.inside:
-            return f(self, timeout)
-        this_thread.inside = True
-        try:
-            begun = begin_operation()
-            is_set = f(self, timeout)
-        finally:
-            this_thread.inside = False
-        end_operation(begun, find_channel(self, _event_channel) if is_set else NO_CHANNEL, WAIT)
-        return is_set
-
-    return wait
 
 
 def _never_log_call(f: Any) -> Any:

@@ -6,12 +6,15 @@ which `send`. `selectors` is where asyncio waits for whichever socket has someth
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from hotloop._util.interrupts import suppress_own
 from hotloop.capture.message_format import RECEIVE, SEND
 from hotloop.instrument.channels.identity import socket_ends
 from hotloop.instrument.channels.logged_calls import call_logged, peek_logged
@@ -19,6 +22,7 @@ from hotloop.instrument.channels.message_log import NO_CHANNEL, log
 from hotloop.instrument.patch import Patch, Patches
 
 NOWHERE = (NO_CHANNEL, NO_CHANNEL)
+_OTHER_MAKERS = ("asyncio", "multiprocessing", "hotloop")  # of pairs that are part of something else
 
 
 class _SocketChannels:
@@ -37,15 +41,24 @@ class _SocketChannels:
                 self._by_socket[one] = self.by_descriptor[one.fileno()] = found
         return found
 
+    def add_pair(self, one: Any, other: Any) -> None:
+        """Both ends of a pair, which this process and its forked children use."""
+        ends = [f"socket pair {os.getpid()} {end.fileno()} {id(end):x}" for end in (one, other)]
+        with self._lock:
+            self._by_socket[one] = self.by_descriptor[one.fileno()] = _between(ends[0], ends[1])
+            self._by_socket[other] = self.by_descriptor[other.fileno()] = _between(ends[1], ends[0])
+
 
 _channels = _SocketChannels()
 
 
 def _channels_of(one: Any) -> tuple[int, int]:
     ends = socket_ends(one)
-    if ends is None:
-        return NOWHERE
-    goes, comes = f"{ends[0]} -> {ends[1]}", f"{ends[1]} -> {ends[0]}"
+    return NOWHERE if ends is None else _between(*ends)
+
+
+def _between(here: str, there: str) -> tuple[int, int]:
+    goes, comes = f"{here} -> {there}", f"{there} -> {here}"
     return log.channel(goes, "socket", peer=comes), log.channel(comes, "socket", peer=goes)
 
 
@@ -83,8 +96,21 @@ def _length(data: bytes, *_: Any) -> int:
 
 def patch_socket(module: ModuleType, into: Patches) -> None:
     """`socket`."""
+
+    def remember_pair(f: Any) -> Any:
+        def socketpair(*args: Any, **kwargs: Any) -> Any:
+            made = f(*args, **kwargs)
+            maker = sys._getframe(1).f_globals.get("__name__", "")
+            if maker.partition(".")[0] not in _OTHER_MAKERS:
+                with suppress_own(Exception):
+                    _channels.add_pair(*made)
+            return made
+
+        return socketpair
+
     into.apply(
         [
+            Patch(module, "socketpair", remember_pair),
             Patch(module.socket, "send", _sending(_result)),
             Patch(module.socket, "sendall", _sending(_bytes_in)),
             Patch(module.socket, "recv", _receiving(_length)),

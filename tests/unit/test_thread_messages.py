@@ -1,0 +1,130 @@
+"""Locks, events and queues between threads, and pairs of sockets, in the message log."""
+
+from __future__ import annotations
+
+import copy
+import queue
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hotloop.capture.message_format import RECEIVE, SEND, WAIT, WAKE
+from hotloop.capture.messages import MessageLog, read_messages
+from hotloop.instrument import standard_library
+from hotloop.instrument.channels import logged_calls, sockets, thread_locks, threads
+from hotloop.instrument.channels.message_log import MessageLog as OpenLog
+from hotloop.instrument.patch import Patches
+from hotloop.measure.profiler import default
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder in which this process logs what its threads send."""
+    monkeypatch.setattr(default, "folder", tmp_path)
+    monkeypatch.setattr(type(default), "is_recording", property(lambda self: True))
+    opened = OpenLog()
+    for module in (logged_calls, threads, thread_locks, sockets):
+        monkeypatch.setattr(module, "log", opened)
+    before, patches = default.recorder.flags, Patches()
+    standard_library.patch_queue(queue, patches)
+    threads.patch_queue(queue, patches)
+    threads.patch_threading(threading, patches)
+    sockets.patch_socket(socket, patches)
+    yield tmp_path
+    assert not patches.undo()
+    default.recorder.flags = before
+
+
+def only_log(folder: Path) -> MessageLog:
+    (found,), unreadable = read_messages(folder)
+    assert not unreadable
+    return found
+
+
+def test_long_holds_of_a_lock_and_waits_for_it_are_logged(log: Path) -> None:
+    lock = threading.Lock()
+    for _ in range(3):
+        with lock:  # far too short to matter
+            assert lock.locked() and not lock.acquire(blocking=False)
+    is_held = threading.Semaphore(0)
+
+    def hold() -> None:
+        with lock:
+            is_held.release()
+            time.sleep(0.005)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    is_held.acquire()
+    with lock:
+        pass
+    thread.join()
+    found = only_log(log)
+    number = [one.kind for one in found.channels].index("lock")
+    assert found.channels[number].tokens == 1
+    mine = found.records[found.records["channel"] == number]
+    held, waited, freed, freed_again = mine  # in the order in which they began
+    assert mine["kind"].tolist() == [RECEIVE, RECEIVE, SEND, SEND]
+    assert held["end_ns"] <= waited["begin_ns"] < freed["end_ns"] <= waited["end_ns"] <= freed_again["end_ns"]
+
+
+def test_a_logged_lock_is_used_like_any_other(log: Path) -> None:
+    lock, seen = threading.Lock(), []
+    condition = threading.Condition(lock)
+
+    def wait() -> None:
+        with condition:
+            condition.wait_for(lambda: bool(seen))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    with condition:
+        seen.append(1)
+        condition.notify()
+    thread.join()
+    with pytest.raises(RuntimeError):
+        lock.release()
+    with pytest.raises(TypeError):
+        copy.copy(lock)
+
+
+def test_an_event_that_is_set_already_is_waited_for_too(log: Path) -> None:
+    event = threading.Event()
+    event.set()
+    assert event.wait() and event.wait(0.01)
+    event.clear()
+    assert not event.wait(0.001)  # gave up
+    found = only_log(log)
+    assert [one.kind for one in found.channels] == ["event"]
+    assert found.records["kind"].tolist() == [WAKE, WAIT, WAIT]
+
+
+def test_the_queue_in_c_is_logged(log: Path) -> None:
+    mine: queue.SimpleQueue[int] = queue.SimpleQueue()
+    assert isinstance(mine, queue.SimpleQueue)
+    mine.put(1)
+    mine.put_nowait(2)
+    assert (mine.get(), mine.get_nowait(), mine.empty()) == (1, 2, True)
+    with pytest.raises(queue.Empty):
+        mine.get_nowait()
+    found = only_log(log)
+    assert [(one.kind, one.capacity) for one in found.channels] == [("thread_queue", None)]
+    assert found.records["kind"].tolist() == [SEND, SEND, RECEIVE, RECEIVE]
+
+
+def test_a_pair_of_sockets_is_one_channel_each_way(log: Path) -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        one.sendall(b"123")
+        assert other.recv(8) == b"123"
+        other.send(b"4")
+        assert one.recv(8) == b"4"
+    found = only_log(log)
+    assert [row["kind"] for row in found.records] == [SEND, RECEIVE] * 2
+    there, back = found.records["channel"][::2]
+    assert found.records["channel"].tolist() == [there, there, back, back]
+    assert found.channels[there].peer == found.channels[back].key
