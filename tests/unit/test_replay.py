@@ -239,6 +239,14 @@ def test_batches_in_order_come_at_the_pace_of_the_slowest_worker() -> None:
     assert per_round(four) == pytest.approx(1.5, rel=0.05)
 
 
+def test_a_worker_more_has_as_many_batches_under_way_as_the_others() -> None:
+    trace = loader(4.0, 2)
+    results, waiting, done = replace(channel(), backlog=2), replace(channel(), backlog=2), channel()
+    trace = replace(trace, channels=(results, done, waiting))  # the first worker has handed over both of its
+    four, _ = with_workers(trace, [1, 2], 4)
+    assert [one.backlog for one in four.channels] == [2, 0, 2, 2, 2]
+
+
 def test_more_batches_under_way_help_while_workers_lack_work() -> None:
     """A worker takes 4 s for a piece; the driver asks for another one 3 s after it got a result."""
     driver = lane("learn", [(RECEIVE, 0), (SEND, 1)], [0.0, 3.0])

@@ -187,14 +187,15 @@ def pieces_under_way(trace: Trace, role: Sequence[int]) -> float | None:
     driver = trace.lanes[trace.driver].operations
     gives_back = {o.channel for m in role for o in trace.lanes[m].operations if o.kind == SEND}
     back = gives_back & {o.channel for o in driver if o.kind == RECEIVE}
-    at_work = 0
-    for m in role:
-        first = next(
-            (o for o in trace.lanes[m].operations if o.channel in handed_out or o.channel in back), None
-        )
-        at_work += first is not None and first.kind == SEND
+    at_work = sum(_has_work(trace.lanes[m], handed_out | back) for m in role)
     held = sum(trace.channels[channel].backlog for channel in handed_out | back)
     return (held + at_work) / len(role)
+
+
+def _has_work(lane: Lane, channels: set[int]) -> bool:
+    """Whether a worker has a piece of work at the beginning: its next operation hands over the result."""
+    first = next((o for o in lane.operations if o.channel in channels), None)
+    return first is not None and first.kind == SEND
 
 
 def with_pieces_under_way(trace: Trace, role: Sequence[int], pieces: int) -> Trace | None:
@@ -345,9 +346,13 @@ def _with_shared_work(trace: Trace, role: Sequence[int], count: int, given: dict
     own = [next(iter(given[m])) for m in role]
     channels = list(trace.channels)
     if in_turn:
+        under_way = round(pieces_under_way(trace, role) or 0.0)  # of each worker
+        over = set(own) | {o.channel for m in role for o in trace.lanes[m].operations if o.kind == SEND}
         for extra in range(count - len(role)):
+            model = extra % len(role)
+            waiting = under_way - _has_work(trace.lanes[role[model]], over)
             own.append(len(channels))
-            channels.append(trace.channels[own[extra % len(role)]])
+            channels.append(replace(trace.channels[own[model]], backlog=max(waiting, 0)))
     else:
         shared = set().union(*given.values())
         own = [len(channels)] * count
