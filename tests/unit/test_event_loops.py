@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import asyncio.base_events
+import contextlib
 import selectors
 import threading
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.capture.message_format import RECEIVE, SEND
+from hotloop.capture.message_format import LATER, RECEIVE, SEND
 from hotloop.capture.messages import read_messages
 from hotloop.instrument.channels import event_loops, logged_calls
 from hotloop.instrument.channels.event_loops import patch_event_loops
@@ -63,3 +64,19 @@ def test_a_loop_receives_what_a_thread_hands_to_it(log: Path) -> None:
     assert [int(row["thread"]) for row in taken] == [threading.get_native_id()] * 3
     for send, take in zip(sent, taken, strict=True):
         assert take["begin_ns"] <= send["end_ns"] <= take["end_ns"]  # it waited in its selector
+
+
+def test_a_timer_is_a_message_that_is_there_when_it_is_due(log: Path) -> None:
+    async def steps() -> None:
+        sleeping = asyncio.ensure_future(asyncio.sleep(0.02))
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.sleep(0.001), 9)  # whose timer is cancelled
+        await sleeping
+
+    asyncio.run(steps())
+    (found,), unreadable = read_messages(log)
+    assert not unreadable
+    timers = found.records[found.records["kind"] == LATER]
+    assert len(timers) == 2 and sum(found.records["kind"] == RECEIVE) == 2
+    delays = sorted((timers["end_ns"] - timers["begin_ns"]).tolist())
+    assert 0 <= delays[0] <= 1.01e6 and 0 <= delays[1] <= 20.01e6

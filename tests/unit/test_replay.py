@@ -21,7 +21,7 @@ from hotloop.analysis.replay import (
     with_workers,
     without_channels,
 )
-from hotloop.capture.message_format import MEET, PEEK, RECEIVE, SEND, WAIT, WAKE
+from hotloop.capture.message_format import LATER, MEET, PEEK, RECEIVE, SEND, WAIT, WAKE
 
 ROUNDS = 200
 
@@ -356,3 +356,18 @@ def test_more_workers_than_a_round_of_work_has_pieces_give_nothing() -> None:
     trace = pool(4, in_turn=False)
     assert per_round(trace, 8) == pytest.approx(8, rel=0.02)
     assert per_round(with_workers(trace, (1, 2), 4)[0], 8) == pytest.approx(4, rel=0.05)
+
+
+def test_tasks_of_an_event_loop_sleep_at_the_same_time() -> None:
+    """Two tasks sleep 4 s and then take 1 s of the loop's thread each."""
+    loop = lane("pack", [(LATER, 0), (RECEIVE, 0)], [0.0, 0.0])
+    operations = tuple(
+        replace(o, delay=4.0, region="simulate") if o.kind == LATER else o for o in loop.operations
+    )
+    work = np.array([1.0 if o.kind == LATER else 0.0 for o in operations] + [0.0])
+    loop = replace(loop, operations=operations, work=work, regions={"pack": work})
+    trace = Trace((loop,), (replace(channel(kind="thread_queue"), backlog=1),), 0, 2.0, 1.0)
+    assert per_round(trace, 2) == pytest.approx(2.5, rel=0.05)  # a round of both takes 5 s
+    assert per_round(scaled(trace, {"simulate": 0.5}), 2) == pytest.approx(1.5, rel=0.05)
+    assert per_round(scaled(trace, {"simulate": 0.1}), 2) == pytest.approx(1.0, rel=0.05)
+    assert per_round(scaled(trace, {"pack": 0.5}), 2) == pytest.approx(2.25, rel=0.05)

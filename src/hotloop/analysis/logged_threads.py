@@ -6,6 +6,7 @@ known are dropped, and each receive and each wait finds the operation that ended
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.capture.message_format import MEET, PEEK, RECEIVE, SEND, WAIT, WAKE
+from hotloop.capture.message_format import LATER, MEET, PEEK, RECEIVE, SEND, WAIT, WAKE
 from hotloop.capture.messages import LoggedChannel, MessageLog
 from hotloop.capture.model import Capture, Node, Process, Thread
 
@@ -36,6 +37,8 @@ class LoggedOperation:
     blocked: bool = False
     since_sent: int = 0  # end of a receive that waited, after the end of its send
     waker: tuple[int, int] | None = None
+    delay: int = 0  # of a timer: when its message is there, after its end
+    region: str = ""  # of a timer: who waits for it
 
 
 @dataclass(slots=True)
@@ -91,7 +94,10 @@ def read_threads(
                 owner, process = by_pid[log.pid]
                 one = LoggedThread(owner, process, known.get((log.pid, native)), native, [])
                 threads[log.pid, native] = one
-            one.rows.append(LoggedOperation(begin, end, number, kind, count))
+            if kind == LATER:
+                one.rows.append(LoggedOperation(begin, begin, number, kind, count, delay=end - begin))
+            else:
+                one.rows.append(LoggedOperation(begin, end, number, kind, count))
     for one in threads.values():
         one.rows.sort(key=lambda r: r.begin)
     _number_rounds(threads)
@@ -188,8 +194,10 @@ def drop_lonely(threads: LoggedThreads, channels: list[LoggedChannel]) -> None:
     users: dict[int, set[tuple[int, int]]] = defaultdict(set)
     for key, one in threads.items():
         for row in one.rows:
-            sides[row.channel].add(row.kind)
+            sides[row.channel].add(SEND if row.kind == LATER else row.kind)
             users[row.channel].add(key)
+            if row.kind == LATER:  # sent by another one, in a way
+                users[row.channel].add((0, 0))
     alone = {
         channel
         for channel in sides
@@ -254,20 +262,21 @@ def find_backlogs(
         before[place, kind] += past[-1] if past else max(rows[0][1] - 1, 0)
     found = {}
     for number, channel in enumerate(channels):
+        rows_of = [r for one in threads.values() for r in one.rows if r.channel == number and r.end > begin]
         moves = sorted(
-            (r.begin if r.kind == SEND else r.end, 0 if r.kind == SEND else 1)
-            for one in threads.values()
-            for r in one.rows
-            if r.channel == number and r.kind in (SEND, RECEIVE) and r.end > begin
+            (r.end if r.kind == RECEIVE else r.begin, 1 if r.kind == RECEIVE else 0)
+            for r in rows_of
+            if r.kind in (SEND, LATER, RECEIVE)
         )
+        is_counted = channel.tokens >= 0 and not any(r.kind == LATER for r in rows_of)
         least = level = 0
         for _, takes in moves:
             level += -1 if takes else 1
             least = min(least, level)
         known = before[number, SEND] - before[number, RECEIVE] + max(channel.tokens, 0)
-        if known < 0 and channel.tokens >= 0:
+        if known < 0 and is_counted:
             _drop_delivered(threads, number, begin, -known)
-        found[number] = max(known if channel.tokens >= 0 else -least, 0)
+        found[number] = max(known if is_counted else -least, 0)
     return found
 
 
@@ -290,11 +299,12 @@ def match_messages(threads: LoggedThreads, channels: list[LoggedChannel], backlo
     takes: dict[int, list[LoggedOperation]] = defaultdict(list)
     for one in threads.values():
         for row in one.rows:
-            (sends if row.kind == SEND else takes if row.kind == RECEIVE else defaultdict(list))[
-                row.channel
-            ].append(row)
+            if row.kind in (SEND, LATER):
+                sends[row.channel].append(row)
+            elif row.kind == RECEIVE:
+                takes[row.channel].append(row)
     for number, channel in enumerate(channels):
-        sent = sorted(sends[number], key=lambda r: r.end)
+        sent = sorted(sends[number], key=lambda r: r.end + r.delay)
         taken = sorted(takes[number], key=lambda r: r.end)
         held = backlog.get(number, 0)
         pairs = list(zip(taken[held:], sent, strict=False))
@@ -305,10 +315,11 @@ def match_messages(threads: LoggedThreads, channels: list[LoggedChannel], backlo
         for row in taken[held + len(sent) :]:
             row.blocked, row.since_sent = True, -1
         for row, send in pairs:
-            if send.end + underway_ns * (row.end - row.begin > PASSED_ON_NS) > row.begin + WAITED_NS:
+            there = send.end + send.delay
+            if there + underway_ns * (row.end - row.begin > PASSED_ON_NS) > row.begin + WAITED_NS:
                 row.blocked = True
                 # Below 0: it was faster than the sender's return. No longer than it was there to receive.
-                row.since_sent = min(row.end - send.end, row.end - row.begin)
+                row.since_sent = min(row.end - there, row.end - row.begin)
         if channel.capacity:
             order = sorted(sends[number], key=lambda r: r.begin)
             for k, row in enumerate(order):
@@ -365,3 +376,25 @@ def find_wakers(threads: Sequence[LoggedThread], channels: Sequence[LoggedChanne
                     row.since_sent = row.end - rows[at][0]
                     break
                 at -= 1
+
+
+def find_awaited_regions(one: LoggedThread) -> None:
+    """For each timer, the region that a task waits in: `with profile("x"): await asyncio.sleep(...)`.
+
+    That is the last one opened since the loop received something. When it is closed does not tell: tasks
+    that wait in the same region close it for each other.
+    """
+    if one.thread is None or not any(row.kind == LATER for row in one.rows):
+        return
+    known = (event for event in one.thread.events if event.path < len(one.thread.paths))
+    events = sorted(known, key=lambda event: event.start_ns)
+    starts = [event.start_ns for event in events]
+    received = 0
+    for row in one.rows:
+        if row.kind == RECEIVE:
+            received = max(received, row.end)
+        elif row.kind == LATER:
+            opened = events[bisect.bisect_left(starts, received) : bisect.bisect_right(starts, row.begin)]
+            still_open = [event for event in opened if event.start_ns + event.duration_ns >= row.begin]
+            path = one.thread.paths[still_open[-1].path] if still_open else ()
+            row.region = path[-1] if path else ""

@@ -16,13 +16,14 @@ from hotloop.analysis.logged_threads import (
     common_span,
     drop_incomplete_rounds,
     drop_lonely,
+    find_awaited_regions,
     find_backlogs,
     find_wakers,
     match_messages,
     read_threads,
 )
 from hotloop.analysis.replay import Floats, Lane, Operation, ReplayChannel, Trace, services
-from hotloop.capture.message_format import MEET, PEEK, RECEIVE, SEND, WAIT
+from hotloop.capture.message_format import LATER, MEET, PEEK, RECEIVE, SEND, WAIT
 from hotloop.capture.messages import LoggedChannel, MessageLog
 from hotloop.capture.model import Capture
 
@@ -55,14 +56,14 @@ def find_trace(
     if driver is None:
         return None, "no thread drives training"
     threads, channels, counts = read_threads(capture, logs)
-    if driver not in threads or len(threads) < LEAST_LANES:
+    if driver not in threads or not _wait_for_something(threads):
         return None, "no messages between threads or processes were recorded"
     if until_ns is not None:
         for one in threads.values():
             one.rows = [row for row in one.rows if row.begin < until_ns]
     drop_lonely(threads, channels)
     threads = {key: one for key, one in threads.items() if one.rows}
-    if driver not in threads or len(threads) < LEAST_LANES:
+    if driver not in threads or not _wait_for_something(threads):
         return None, "the driving thread exchanged no messages with others that were recorded"
     begin, end = common_span(threads, driver, since_ns)
     for one in threads.values():
@@ -81,6 +82,8 @@ def find_trace(
             one.rows[0].blocked, one.rows[0].since_sent = True, -1  # how long it will take is not known
     match_messages(threads, channels, backlog)
     find_wakers([threads[key] for key in order], channels)
+    for one in threads.values():
+        find_awaited_regions(one)
     sharing = processes_sharing_a_gil(threads, begin, end)
     costs = _costs(threads, channels, sharing)
     lanes = tuple(_choosing(_lane(threads[key], costs, begin, end), channels) for key in order)
@@ -105,6 +108,11 @@ def find_trace(
     notes = tuple(shared.notes)
     trace = Trace(shared.lanes, made, place, shared.cores, seconds, notes, shared.rivals, begin)
     return trace, ""
+
+
+def _wait_for_something(threads: LoggedThreads) -> bool:
+    """Whether there are threads that wait for each other, or one that waits for its timers."""
+    return len(threads) >= LEAST_LANES or any(r.kind == LATER for one in threads.values() for r in one.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +237,8 @@ def _lane(one: LoggedThread, costs: _Costs, begin: int, end: int) -> Lane:
                 row.round,
                 row.waker,
                 max(row.since_sent, 0) / 1e9 if row.blocked and row.since_sent != -1 else None,
+                row.delay / 1e9,
+                row.region,
             )
         )
         usual = costs.usual.get((row.channel, row.kind))
@@ -278,9 +288,10 @@ def _regions(one: LoggedThread, starts: Moments, ends: Moments) -> tuple[dict[st
     if one.thread is None:
         return found, frozenset()
     by_name: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    awaited = {row.region for row in one.rows}  # by one task, while the loop does the work of others
     for event in one.thread.events:
         path = one.thread.paths[event.path] if event.path < len(one.thread.paths) else ()
-        if path:
+        if path and path[-1] not in awaited:
             by_name[path[-1]].append((event.start_ns, event.start_ns + event.duration_ns))
     begins = np.array([r.begin for r in one.rows])
     finishes = np.array([r.end for r in one.rows])

@@ -9,6 +9,7 @@ came first does so again, in whatever order they come now.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.capture.message_format import MEET, PEEK, RECEIVE, SEND, WAIT, WAKE
+from hotloop.capture.message_format import LATER, MEET, PEEK, RECEIVE, SEND, WAIT, WAKE
 
 Floats = NDArray[np.float64]
 IN_FLIGHT = 0.25  # share of the workers that always have work, from which on the driver keeps them busy
@@ -37,6 +38,8 @@ class Operation:
     round: int = 0  # of a barrier
     waker: tuple[int, int] | None = None  # lane and operation that ended a wait on a condition
     latency: float | None = None  # of a receive that waited: after the end of its send
+    delay: float = 0.0  # of a timer: when its message is there
+    region: str = ""  # that a task waits in for a timer
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,7 @@ def scaled(trace: Trace, factors: Mapping[str, float]) -> Trace:
         if region in outside:
             outside_s -= (1 - factor) * outside[region]
             outside[region] *= factor
+        lanes = [_with_timers(lane, region, factor) for lane in lanes]
         has = [i for i, lane in enumerate(lanes) if region in lane.regions]
         plain = [i for i in has if region not in lanes[i].waits_inside]
         for i in plain or has:
@@ -138,6 +142,14 @@ def scaled(trace: Trace, factors: Mapping[str, float]) -> Trace:
                 lane = replace(lane, core=share, gil=share)
             lanes[i] = lane
     return replace(trace, lanes=tuple(lanes), outside_s=outside_s, outside=outside)
+
+
+def _with_timers(lane: Lane, region: str, factor: float) -> Lane:
+    """The lane with the delays of timers multiplied for which tasks wait in a region."""
+    if not any(o.delay and o.region == region for o in lane.operations):
+        return lane
+    changed = (replace(o, delay=o.delay * factor) if o.region == region else o for o in lane.operations)
+    return replace(lane, operations=tuple(changed))
 
 
 def _core_without(lane: Lane, region: str, factor: float, work: float) -> float:
@@ -559,6 +571,7 @@ class _Replay:
         self.services = [_services(lane) for lane in trace.lanes]
         self.begins = [frozenset(i for places in by.values() for i in places) for by in self.services]
         self.idle: set[int] = set()  # lanes that wait for whoever comes first
+        self.later: list[tuple[float, int]] = []  # messages of timers: when they are there, and where
         self.known_rates: dict[tuple[str, ...], list[float]] = {}
 
     def run(self, most_events: int) -> Replayed:
@@ -572,6 +585,13 @@ class _Replay:
                     needs = one.left / rate
                     if needs < step:
                         step, who = needs, i
+            if self.later and self.later[0][0] - self.now <= step:
+                at, channel = heapq.heappop(self.later)
+                self._advance(max(at - self.now, 0.0), rates)
+                self.places[channel].ready.append(self.now)
+                self._serve(channel)
+                rates = self._rates()
+                continue
             if who < 0:
                 if self._release():
                     rates = self._rates()
@@ -733,6 +753,8 @@ class _Replay:
                 sender = self.running[other]
                 sender.state = "busy"
                 sender.left = lane_cost(self.lanes[other], sender.at)
+        elif operation.kind == LATER:
+            heapq.heappush(self.later, (self.now + operation.delay, operation.channel))
         elif operation.kind == WAKE:
             self.woken[i, one.at] = self.now
             for other in self.waiting_for.pop((i, one.at), ()):

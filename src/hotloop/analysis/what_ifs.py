@@ -291,10 +291,19 @@ class WhatIfs:
             value = _speed_up(base, replay(changed), (trace.outside_s, changed.outside_s))
             if value > gain:
                 best, gain = role, value
+        awaited = ""  # by tasks of an event loop
+        for region in sorted({o.region for lane in trace.lanes for o in lane.operations} - {""}):
+            changed = scaled(trace, {region: 0.5})
+            value = _speed_up(base, replay(changed), (trace.outside_s, changed.outside_s))
+            if value > gain:
+                awaited, gain = region, value
         enough = replay(replace(alone, cores=float(len(trace.lanes))))
         from_cores = _speed_up(idle, enough, (trace.outside_s, trace.outside_s))
         if from_cores > 1 + FLOOR and from_cores - 1 > AS_MUCH * (gain - 1):
             return LimitingRole("cpu", "", region, f"{in_use} on average, and all of them when it matters")
+        if awaited:
+            sentence = f"`{awaited}`, for which tasks of an event loop wait: twice as fast, it would give"
+            return LimitingRole("role", "", awaited, f"{sentence} {gain:.2f}x")
         members = self.roles.get(best, ())
         if not members:
             return LimitingRole("unknown", "", "", "not known: the replay comes to a stop")

@@ -7,9 +7,9 @@ MAGIC = b"HLMSGS01"
 HEADER_BYTES = 64
 RECORDS = 16_384  # in the ring of a process
 MOST_CHANNELS = 256  # of a process; further ones are not logged
-SEND, RECEIVE, PEEK, MEET, WAKE, WAIT = range(6)
-"""What an operation does: add a message, take one, wait until there is one, wait for all others (a barrier or
-a collective), wake those who wait, wait to be woken."""
+SEND, RECEIVE, PEEK, MEET, WAKE, WAIT, LATER = range(7)
+"""What an operation does: add a message, take one, wait until there is one, wait for all others (a barrier
+or a collective), wake those who wait, wait to be woken, add a message that is there at its end (a timer)."""
 
 RECORD = (
     ("begin_ns", "<i8"),

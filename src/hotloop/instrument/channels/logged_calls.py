@@ -29,7 +29,7 @@ _virtual: VirtualSpeedup | None = None  # the experiment of `hotloop run --what-
 
 class _Thread(threading.local):
     inside = False  # an operation, whose parts are not logged
-    # Begin and end of its last wait in a selector, if that was for no channel: perhaps for another thread.
+    # Begin and end of its last wait in a selector, if that was for no channel: for another thread or a timer.
     selected: tuple[int, int] | None = None
 
 
@@ -141,7 +141,7 @@ def peek_logged(f: Callable[..., Any], channel_of: ChannelOf, *args: Any) -> Any
     finally:
         this_thread.inside = False
     channel = channel_of(found)
-    this_thread.selected = (begun[0], now_ns()) if found and channel < 0 else None
+    this_thread.selected = (begun[0], now_ns()) if channel < 0 else None
     end_operation(begun, channel, PEEK)
     return found
 

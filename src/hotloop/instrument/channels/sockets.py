@@ -17,7 +17,7 @@ from typing import Any
 from hotloop._util.interrupts import suppress_own
 from hotloop.capture.message_format import RECEIVE, SEND
 from hotloop.instrument.channels.identity import socket_ends
-from hotloop.instrument.channels.logged_calls import call_logged, peek_logged
+from hotloop.instrument.channels.logged_calls import call_logged, peek_logged, this_thread
 from hotloop.instrument.channels.message_log import NO_CHANNEL, log
 from hotloop.instrument.patch import Patch, Patches
 
@@ -125,6 +125,7 @@ def patch_selectors(module: ModuleType, into: Patches) -> None:
     def selecting(f: Any) -> Any:
         def select(self: Any, timeout: float | None = None) -> Any:
             if timeout is not None and timeout <= 0:
+                this_thread.selected = None
                 return f(self, timeout)
             return peek_logged(f, _first_socket, self, timeout)
 
