@@ -38,7 +38,8 @@ from hotloop.rl.train.runs import CheckpointError, load_checkpoint
 from hotloop.rl.workloads import mario
 from hotloop.rl.workloads.mario import Mario, async_dqn_config
 from hotloop.testing.captures import ProcessSpec, Spec, ThreadSpec, make_capture
-from hotloop.workflows.train_mario import Benchmark, command_of, equal_work
+from hotloop.workflows.train import lab_command
+from hotloop.workflows.train_mario import Benchmark, equal_work
 from tests.cli import hotloop
 from tests.frame_game import make_corridor
 
@@ -403,9 +404,8 @@ def test_both_sides_of_the_benchmark_do_the_same_work() -> None:
         assert (side.exploration_initial_eps, side.exploration_final_eps) == (0.1, 0.1)
     assert original.settings.batch_size == 256 and fast.settings.batch_size == 512
     assert original.replay_ratio == fast.replay_ratio
-    words = command_of(original)
-    assert words[words.index("--variant") + 1] == "original" and "--checkpoint" not in words
-    assert words[words.index("--seed") + 1] == "{seed}" and "--no-compile" in words
+    words = lab_command("mario", dataclasses.replace(original, checkpoint=Path("a")))
+    assert read([word for word in words[4:] if "seed" not in word]).config == original
 
 
 @pytest.mark.long

@@ -21,6 +21,7 @@ from hotloop.analysis.batch_breakdown import batch_breakdown
 from hotloop.capture.series import read
 from hotloop.capture.stats import by_name
 from hotloop.cli.main import main
+from hotloop.cli.train import read as read_words
 from hotloop.measure.profiler import default
 from hotloop.rl.workloads.petri import Petri, run
 from hotloop.workflows.train_petri import command_of
@@ -222,9 +223,12 @@ def test_the_functions_of_both_modes_are_written(
 
 
 def test_a_command_line_for_the_lab_has_every_setting() -> None:
-    words = command_of(small(batches=3, wafers=6), turbo=False)
-    assert "--no-turbo" in words and words[words.index("--wafers") + 1] == "6"
+    words = command_of(small(batches=3, wafers=6, checkpoint=Path("a")), turbo=False)
     assert words[words.index("--seed") + 1] == "{seed}" and "--checkpoint" not in words
+    without_seed = [word for word in words[4:] if word not in ("--no-profiling", "--seed", "{seed}")]
+    assert read_words(without_seed).config == small(batches=3, wafers=6, turbo=False)
+    changed = small(anneal_lr=True, net_arch=(32,), net=Path("a.pnml"), learner="torch")
+    assert read_words([w for w in command_of(changed, True)[4:] if "seed" not in w]).config == changed
 
 
 @pytest.mark.parametrize(
@@ -234,6 +238,7 @@ def test_a_command_line_for_the_lab_has_every_setting() -> None:
         (["--n-steps", "7", "--n-envs", "16"], "batch_size=512 does not divide n_envs * n_steps = 112"),
         (["--trainer", "sb3", "--checkpoint", "a"], "writes no checkpoints"),
         (["--batches", "-1"], "leave nothing to train"),
+        (["--batches", "0", "--compare"], "leave nothing to train"),
         (["--breakdown", "--no-profiling"], "nothing to break down"),
         (["--compare", "--checkpoint", "a"], "trains from scratch"),
         (["--compare", "--budget", "soon"], "--budget"),

@@ -64,6 +64,22 @@ def config_class(name: str) -> type[Any]:
     return found
 
 
+def lab_command(name: str, config: Any) -> tuple[str, ...]:
+    """The command line of a run of the lab with these settings; {seed} stands for the seed of the pair."""
+    words = [sys.executable, "-m", "hotloop", "train", name, "--no-profiling", "--seed", "{seed}"]
+    for field in dataclasses.fields(config):
+        value, flag = getattr(config, field.name), field.name.replace("_", "-")
+        if field.name in ("seed", "checkpoint", "resume", "tensorboard_log") or value is None or value == "":
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, tuple):
+            words += [f"--{flag}", *map(str, value)]
+        else:
+            words += [f"--{flag}", str(value)]
+    return tuple(words)
+
+
 def check_config(name: str, config: Any) -> None:
     """Raise HotloopError for invalid settings, before anything is planned or compiled."""
     importlib.import_module(f"hotloop.rl.workloads.{name}").check(config)

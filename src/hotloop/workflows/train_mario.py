@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,6 +24,7 @@ from hotloop.report.to_json import strict_json
 from hotloop.rl.train.learner_limit import LearnerLimit, measure_learner
 from hotloop.rl.workloads.mario import N_ACTIONS, VARIANTS, Mario, VariantName, async_dqn_config, check
 from hotloop.workflows.experiments import ExperimentResult, Progress, create_series, run_experiment
+from hotloop.workflows.train import lab_command
 
 ORIGINAL: VariantName = "original"
 FAST: VariantName = "fast"
@@ -133,7 +132,7 @@ def benchmark(config: Mario, request: Request, progress: Progress) -> Benchmark:
         check(side)
     budget_s = parse_seconds(request.budget, "--budget")
     plan = Plan(
-        variants=tuple(Variant(name, command_of(side)) for name, side in sides.items()),
+        variants=tuple(Variant(name, lab_command("mario", side)) for name, side in sides.items()),
         name="mario: fast against original",
         seeds=tuple(range(config.seed, config.seed + LOOKS[-1])),
         budget_s=budget_s,
@@ -160,23 +159,6 @@ def learner_limit(config: Mario) -> LearnerLimit:
     """The variant's learner beside its convolutions and products alone, in this process."""
     settings = replace(async_dqn_config(config), accumulate_grad_batches=1)
     return measure_learner(settings, (config.stack, config.size, config.size), N_ACTIONS)
-
-
-def command_of(config: Mario) -> tuple[str, ...]:
-    """The command line of a variant; its seed is the pair's."""
-    words = [sys.executable, "-m", "hotloop", "train", "mario", "--no-profiling", "--seed", "{seed}"]
-    for field in dataclasses.fields(Mario):
-        value: Any = getattr(config, field.name)
-        flag = field.name.replace("_", "-")
-        if field.name in ("seed", "checkpoint", "resume", "tensorboard_log") or value is None:
-            continue
-        if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
-        elif isinstance(value, tuple):
-            words += [f"--{flag}", *map(str, value)]
-        else:
-            words += [f"--{flag}", str(value)]
-    return tuple(words)
 
 
 def _measured(folder: Path, config: Mario) -> Figures:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import cProfile
-import dataclasses
 import io
 import pstats
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +39,7 @@ from hotloop.report.side_by_side import function_changes_text
 from hotloop.rl.workloads.petri import Petri, check, run
 from hotloop.workflows.experiments import ExperimentResult, Progress, create_series, run_experiment
 from hotloop.workflows.report import report_on
+from hotloop.workflows.train import lab_command
 
 BATCHES = 5
 OFF, ON = "turbo off", "turbo on"
@@ -91,7 +90,7 @@ class TurboComparison:
 
 def with_batches(config: Petri) -> Petri:
     """The config with a limited number of batches."""
-    chosen = config if config.batches else replace(config, batches=BATCHES)
+    chosen = config if config.batches is not None else replace(config, batches=BATCHES)
     check(chosen)
     return chosen
 
@@ -152,15 +151,7 @@ def _variant(config: Petri, turbo: bool) -> Variant:
 
 def command_of(config: Petri, turbo: bool) -> tuple[str, ...]:
     """The command line of a variant; {seed} stands for the seed of the pair."""
-    words = [sys.executable, "-m", "hotloop", "train", "petri", "--no-profiling", "--seed", "{seed}"]
-    words.append("--turbo" if turbo else "--no-turbo")
-    for field in dataclasses.fields(Petri):
-        value = getattr(config, field.name)
-        unset = value is None or value == ""
-        if not unset and field.name not in ("turbo", "seed", "checkpoint", "resume", "tensorboard_log"):
-            values = value if isinstance(value, tuple) else (value,)
-            words += [f"--{field.name.replace('_', '-')}", *map(str, values)]
-    return tuple(words)
+    return lab_command("petri", replace(config, turbo=turbo))
 
 
 def measured_batches(folder: Path, config: Petri) -> Figures:

@@ -93,7 +93,7 @@ def _keep_samples(config: Any, changed: Mapping[str, Value], settings: Mapping[s
 
 def _petri_endless(config: Any) -> Any:
     # `auto` times the learners and considers the length of the training run, so keep the user's length
-    return config if config.learner == "auto" else replace(config, total_timesteps=ENDLESS, batches=0)
+    return config if config.learner == "auto" else replace(config, total_timesteps=ENDLESS, batches=None)
 
 
 def _ours(config: Any) -> bool:

@@ -52,7 +52,7 @@ class Petri:
 
     total_timesteps: int = 200_000
     """Env steps to train for, rounded up to whole training batches."""
-    batches: int = 0
+    batches: int | None = None
     """Train for this many training batches instead, plus one to warm up; 5 with --breakdown and --compare."""
     wafers: int = 4
     """Wafers to process in an episode."""
@@ -133,7 +133,7 @@ def check(config: Petri) -> None:
     from hotloop.rl.train.ppo import check_config, saved_run
 
     runs.check_at_least(config, 1, "wafers", "n_envs", "n_steps", "learners")
-    if config.batches < 0 or (not config.batches and config.total_timesteps < 1):
+    if config.total_timesteps < 1 if config.batches is None else config.batches < 1:
         raise HotloopError(
             f"total_timesteps={config.total_timesteps} and batches={config.batches} leave nothing to train; "
             "set one of them to at least 1."
