@@ -291,6 +291,20 @@ def test_a_list_of_envs_is_seen_in_the_gaps_between_regions() -> None:
     assert look(make_capture(alternating, env_steps=8000)).envs == 1.0
 
 
+def test_networks_asked_while_learning_are_not_asked_env_by_env() -> None:
+    """SAC with two gradient steps per call of `train`: the actor is asked four times in each."""
+    asked = {"Actor.action_log_prob": Spec(1800, 350 * US, category="model")}
+    learning = {
+        "learner_forward": Spec(1800, US, asked),
+        "backward": Spec(900, 300 * US),
+        "optimizer_step": Spec(900, 100 * US),
+    }
+    for named in (learning, {"forward": learning["learner_forward"], **dict(list(learning.items())[1:])}):
+        collecting = {"policy_forward": Spec(450, 100 * US), "env_step": Spec(450, 300 * US)}
+        loop = {"collect_rollouts": Spec(450, US, collecting), "train": Spec(450, US, named)}
+        assert "policy_one_by_one" not in rules_of(make_capture(loop, env_steps=900, updates=900))
+
+
 def test_env_steps_are_counted_without_progress_calls() -> None:
     run = look(make_capture({"act": Spec(100, MS), "env_step": Spec(100, MS)}))
     assert run.env_steps == 100 and run.envs == 1.0

@@ -24,9 +24,17 @@ def acting(run: RunView) -> list[RegionRow]:
 def _is_in_learner(run: RunView, row: RegionRow) -> bool:
     if any(other.category in ("loss", "backward", "optimizer") for other in run.below(row)):
         return True
+    if any(other.name == "learner_forward" or _only_learns(run, other) for other in run.above(row)):
+        return True
     return any(near(other.calls, run.updates) and other.calls > 1 for other in run.above(row)) and not near(
         row.calls, run.iterations
     )
+
+
+def _only_learns(run: RunView, row: RegionRow) -> bool:
+    """Whether optimizer steps are inside, and no env steps."""
+    inside = {other.category for other in run.below(row)}
+    return "optimizer" in inside and "environment" not in inside
 
 
 def policy_one_by_one(run: RunView) -> Recommendation | None:
