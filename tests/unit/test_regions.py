@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -16,6 +18,7 @@ from hotloop import Profiler
 from hotloop.capture import layout, reader
 from hotloop.capture.model import Node
 from hotloop.measure.core_choice import CoreName
+from hotloop.measure.core_shared import PACKAGE, call_site
 from hotloop.testing.fakes import FakeClock
 
 
@@ -623,3 +626,13 @@ def test_a_clock_that_goes_back_stands_still(profiler: Profiler, clock: FakeCloc
     assert (outer.calls, outer.total_ns, inner.calls, inner.total_ns) == (1, 10, 1, 0)
     (thread,) = profiler.capture().threads
     assert own_sum(thread.root) == thread.wall_ns
+
+
+def test_a_region_made_while_a_module_is_imported_is_not_at_a_line_of_importlib() -> None:
+    where: dict[str, Any] = {"call_site": call_site}
+    inside = compile("def made(): return call_site()", f"{PACKAGE}imported.py", "exec")
+    between = compile("def imported(): return made()", importlib.__file__, "exec")
+    exec(inside, where)
+    exec(between, where)
+    line = sys._getframe().f_lineno + 1
+    assert where["imported"]() == f"{__file__}:{line}"

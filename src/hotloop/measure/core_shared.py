@@ -11,6 +11,7 @@ from types import FrameType
 RECORD_TIMELINE, RECORD_GAPS, RECORD_ROUNDS, RECORD_CALLS = 1, 2, 4, 8
 
 PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_IMPORTLIB = os.path.join(os.path.dirname(os.__file__), "importlib") + os.sep
 _OWN_TRAINING = os.path.join(PACKAGE, "rl") + os.sep  # marks regions as a user's code does
 
 
@@ -62,7 +63,7 @@ def call_site() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.startswith(_OWN_TRAINING) or not file.startswith((PACKAGE, "<frozen ")):
+        if file.startswith(_OWN_TRAINING) or not file.startswith((PACKAGE, "<frozen ", _IMPORTLIB)):
             return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
