@@ -65,6 +65,27 @@ def test_shutting_down_processes_is_no_training(profiler: Profiler, clock: FakeC
     assert phases.training_ns == pytest.approx(5000 * MS, rel=0.1)
 
 
+def test_evaluating_the_trained_agent_is_no_training(profiler: Profiler, clock: FakeClock) -> None:
+    """Also where only updates are counted: a pause of one counter is no shutdown by itself."""
+    record(profiler, clock, *[("learn", 50, 0, 1)] * 40)
+    with profiler.profile("shut_down"), profiler.profile("evaluate"):
+        clock.advance(3000 * MS)
+    phases = find_phases(profiler.capture())
+    assert phases is not None and phases.shutdown_ns >= 3000 * MS
+    assert phases.training_ns == pytest.approx(2000 * MS, rel=0.1)
+
+
+def test_a_trainer_that_ends_before_another_one_does_not_end_training(
+    profiler: Profiler, clock: FakeClock
+) -> None:
+    record(profiler, clock, *[("learn", 50, 0, 1)] * 40)
+    with profiler.profile("shut_down"), profiler.profile("evaluate"):
+        clock.advance(100 * MS)
+    record(profiler, clock, *[("learn", 50, 0, 1)] * 10)
+    phases = find_phases(profiler.capture())
+    assert phases is not None and phases.shutdown_ns < 60 * MS
+
+
 def test_a_report_and_a_comparison_cover_the_same_stretch(profiler: Profiler, clock: FakeClock) -> None:
     capture = a_run(profiler, clock)
     rate = explain_without_advice(capture).env_steps_per_s
@@ -104,6 +125,12 @@ def test_rounds_of_collecting_and_learning_are_kept_whole() -> None:
     collecting, learning = [1.0, 1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0, 1.0]
     steps, updates = np.cumsum(collecting * 5), np.cumsum(learning * 5)
     assert cycle_bounds({"env_steps": steps, "updates": updates}, 0, 25) == [3, 8, 13, 18, 23]
+
+
+def test_an_update_longer_than_a_window_begins_no_round() -> None:
+    collecting, learning = [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0]
+    steps, updates = np.cumsum(collecting * 5), np.cumsum(learning * 5)
+    assert cycle_bounds({"env_steps": steps, "updates": updates}, 0, 35) == [2, 9, 16, 23, 30]
 
 
 def test_the_learning_of_the_last_round_is_no_shutdown(profiler: Profiler, clock: FakeClock) -> None:

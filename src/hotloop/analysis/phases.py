@@ -7,7 +7,8 @@ Phases are found from progress and windows, once, for every report and compariso
   and learning) are dropped while they are slower than the spread of the cycles after them, and so are
   leading windows in which code was compiled or imported;
 - training ends with the last whole round of collecting and learning; what is left of it is the last round;
-- shutdown begins after the last window with work, or with a window in which processes are shut down.
+- shutdown begins after the last window with work, or with a window in which a trainer has ended: what then
+  evaluates the agent is no training.
 
 At least half of the time with work counts as training. In a run that reports no work, training is the time
 in which the lines that dominate its second half, after the imports at the top of the script, were seen.
@@ -24,6 +25,7 @@ from hotloop.analysis.findings import Phases
 from hotloop.analysis.standstills import without_standstills
 from hotloop.analysis.tree import driving_thread
 from hotloop.analysis.whatif import LEAST_WINDOWS
+from hotloop.analysis.windows import WHOLE as ENDING
 from hotloop.analysis.windows import Spans, clock_shift_ns, nodes_by_path, spans_by_name, work_done
 from hotloop.capture.model import Capture, Node, Process, Progress, Thread, Windows
 from hotloop.capture.samples import SampledPath
@@ -31,9 +33,9 @@ from hotloop.capture.samples import SampledPath
 LEAST_CYCLES = 3  # of collecting and learning, before training is cut at whole cycles
 SPREADS = 3.0  # robust standard deviations (scaled MAD) that count as within the spread
 PREPARING = ("import", "compile")  # regions that belong to start-up or warm-up
-ENDING = ("shut_down",)  # regions that belong to shutdown
 DOMINANT = 0.8  # share of the second half of a run whose lines stand for training
 LEAST_SAMPLES = 10  # in the second half
+FEW = 0.02  # share of the work after which nothing but shutdown is left
 NOTABLE = 0.1  # share of a window spent preparing, or ending, that makes it part of warm-up, or shutdown
 
 Floats = NDArray[np.float64]
@@ -141,7 +143,7 @@ def working_windows(spans: Spans, done: dict[str, Floats]) -> tuple[int, int]:
         return 0, 0
     first, last = int(worked[0]), int(worked[-1]) + 1
     last = len(spans) if len(done) < 2 else last  # with one counter, a pause is no shutdown
-    return first, max(min(last, ending_window(spans)), first + 1)
+    return first, max(min(last, ending_window(spans, done)), first + 1)
 
 
 def training_windows(spans: Spans, done: dict[str, Floats]) -> tuple[int, int, int]:
@@ -194,7 +196,15 @@ def long_rounds(env_steps: Floats, updates: Floats) -> list[int] | None:
     collected, learned = (np.diff(done, prepend=0.0) > 0 for done in (env_steps, updates))
     if not learned.any() or float(np.mean(collected[learned])) > 0.5:
         return None
-    return np.flatnonzero(learned & ~np.concatenate([[False], learned[:-1]])).tolist()
+    # An update may take longer than a window, so a window without one is no sign of another round.
+    begins, collected_since = [], True
+    for window, (steps, update) in enumerate(zip(collected.tolist(), learned.tolist(), strict=True)):
+        if update and collected_since:
+            begins.append(window)
+            collected_since = False  # env steps in this window came before
+        else:
+            collected_since |= steps
+    return begins
 
 
 def warm_up_windows(cost: Floats) -> int:
@@ -224,12 +234,12 @@ def preparing_windows(spans: Spans, until: int) -> int:
     return int(preparing[-1]) + 1 if len(preparing) else 0
 
 
-def ending_window(spans: Spans) -> int:
-    """The first window of the second half in which processes were shut down; else their number."""
+def ending_window(spans: Spans, done: dict[str, Floats]) -> int:
+    """The first window in which a trainer has ended, with hardly any work left; else their number."""
     columns = [i for i, name in enumerate(spans.names) if name in ENDING]
     share = spans.own_ns[:, columns].sum(axis=1) / np.maximum(spans.span_ns, 1)
-    ending = np.flatnonzero(share > NOTABLE)
-    ending = ending[ending >= len(spans) // 2]
+    left = np.max([1 - values / max(values[-1], 1) for values in done.values()], axis=0)
+    ending = np.flatnonzero((share > NOTABLE) & (left < FEW))
     return int(ending[0]) if len(ending) else len(spans)
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hotloop.analysis.categories import Resolver
 from hotloop.capture.model import Capture, Node, Process, Thread
 
+WHOLE = ("shut_down",)  # regions that are one thing, whatever runs inside
 UNATTRIBUTED = ""  # name of the time in no region: the root's name
 
 Floats = NDArray[np.float64]
@@ -38,8 +39,16 @@ class Spans:
 
 
 def spans_by_name(thread: Thread) -> Spans:
-    """Differences of the thread's windows, by region name (`UNATTRIBUTED` for no region)."""
-    return _spans(thread, [path[-1] if path else UNATTRIBUTED for path in thread.paths])
+    """Differences of the thread's windows, by region name (`UNATTRIBUTED` for no region).
+
+    What runs inside a region of `WHOLE` is its own.
+    """
+    return _spans(thread, [_name_of(path) for path in thread.paths])
+
+
+def _name_of(path: tuple[str, ...]) -> str:
+    whole = [name for name in path if name in WHOLE]
+    return whole[0] if whole else path[-1] if path else UNATTRIBUTED
 
 
 def spans_by_category(thread: Thread, resolver: Resolver) -> Spans:

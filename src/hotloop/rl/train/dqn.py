@@ -608,12 +608,12 @@ def train(
         with _log:
             statistics = record() or statistics
         unsaved = None if config.checkpoint is None else save(config.checkpoint)
+        runs.begin_shut_down()
         evaluation_return = None
         if config.n_eval_episodes > 0 and stopped_by in (None, "stop_at_return"):
             seed = config.seed + 1_000_000  # away from the seeds of training
             found, _ = evaluate_policy(learner.greedy_actions, envs, config.n_eval_episodes, seed)
             evaluation_return = float(found.mean())
-        runs.begin_shut_down()
         return DQNResult(
             network=learner.network,
             learner=learner.name,

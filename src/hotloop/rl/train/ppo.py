@@ -683,12 +683,12 @@ def train(
                 saved_at = env_steps
         seconds = time.perf_counter() - began_s
         unsaved = None if config.checkpoint is None else save(config.checkpoint)
+        runs.begin_shut_down()
         evaluation_return = None
         if config.n_eval_episodes > 0 and stopped_by in (None, "stop_at_return"):
             seed = config.seed + 1_000_000  # away from the seeds of training
             evaluated, _ = evaluate_policy(learner.greedy_actions, envs, config.n_eval_episodes, seed)
             evaluation_return = float(evaluated.mean())
-        runs.begin_shut_down()
         return PPOResult(
             network=learner.network,
             learner=learner.name,

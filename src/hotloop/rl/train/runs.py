@@ -45,11 +45,10 @@ Arrays = dict[str, NDArray[Any]]
 
 _log = profile("log")
 start_up = profile("start_up", "other")  # of a trainer, before its loop
-shut_down = profile("shut_down", "other")  # after it, until replay and networks are freed
+shut_down = profile("shut_down", "other")  # after it: the last evaluation, freeing replay and networks
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
-shut_down = profile("shut_down", "other")  # after it, until replay and networks are freed
 
 
 # ---- settings

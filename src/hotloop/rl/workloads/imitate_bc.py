@@ -12,7 +12,7 @@ from hotloop._util.units import count, duration
 from hotloop.rl.buffers.demonstrations import Demonstrations, DemonstrationStore
 from hotloop.rl.collect.experts import track_schema
 from hotloop.rl.train import bc
-from hotloop.rl.train.runs import Stopwatch, stop_requested
+from hotloop.rl.train.runs import Stopwatch, shut_down, stop_requested
 from hotloop.rl.workloads.imitate_config import Imitate, StageResult
 from hotloop.rl.workloads.outcome import Note
 from hotloop.rl.workloads.stage_report import StageBar, StageReport, split
@@ -70,7 +70,8 @@ def clone(config: Imitate, note: Note | None, quiet: bool) -> StageResult:
         )
     finally:
         bar.close()
-    laps = None if stop_requested() else final_laps(actor_policy(done.actor), config.seed)
+    with shut_down:
+        laps = None if stop_requested() else final_laps(actor_policy(done.actor), config.seed)
     if laps is not None:
         progress(episode_return=laps.mean_return)
     rate = done.samples / done.seconds if done.seconds > 0 else 0.0

@@ -11,7 +11,7 @@ from hotloop._util.units import count, duration, size
 from hotloop.machine.process_memory import process_memory
 from hotloop.rl.train import bc, sac
 from hotloop.rl.train.networks.squashed import SquashedActor
-from hotloop.rl.train.runs import Stopwatch, stop_requested
+from hotloop.rl.train.runs import Stopwatch, shut_down, stop_requested
 from hotloop.rl.workloads import imitate_sb3
 from hotloop.rl.workloads.imitate_bc import LOG_STD_INIT
 from hotloop.rl.workloads.imitate_config import BUFFER_SIZE, Imitate, RLResult, StageResult
@@ -69,7 +69,8 @@ def reinforce(config: Imitate, note: Note | None, quiet: bool) -> StageResult:
     before = None if actor is None else final_laps(actor_policy(actor), config.seed)
     train = train_with_sb3 if config.trainer == "sb3" else train_with_hotloop
     done = train(config, actor, note, quiet)
-    after = None if stop_requested() else final_laps(done.policy, config.seed)
+    with shut_down:
+        after = None if stop_requested() else final_laps(done.policy, config.seed)
     if after is not None:
         progress(episode_return=after.mean_return)
     return StageResult(

@@ -31,7 +31,7 @@ from hotloop.rl.envs.platformer.config import PlatformerConfig
 from hotloop.rl.envs.platformer.env import PlatformerVectorEnv
 from hotloop.rl.train.async_dqn import AsyncDQNConfig, AsyncDQNResult, check_config, saved_run, train
 from hotloop.rl.train.frame_actor import FrameActor
-from hotloop.rl.train.runs import check_at_least, torch_threads
+from hotloop.rl.train.runs import check_at_least, shut_down, torch_threads
 from hotloop.rl.workloads.outcome import Note, Outcome
 
 _evaluate = profile("evaluate")
@@ -279,11 +279,12 @@ def run(config: Mario, note: Note | None = None, quiet: bool = False) -> Outcome
     make = partial(make_env, config)
     done = train(settings, make, distance="x_pos", note=note, after_epoch=after_epoch)
     remarks, figures = _remarks(config, done), _figures(done)
-    if config.eval_every_epochs and done.stopped_by is None:
-        remarks = (*remarks, best.restore(done.epochs, done.network))
-    if config.n_eval_episodes and done.stopped_by is None:
-        compared = compare_with_random(config, done.network, config.n_eval_episodes)
-        remarks, figures = (*remarks, str(compared)), figures | compared.figures
+    with shut_down:
+        if config.eval_every_epochs and done.stopped_by is None:
+            remarks = (*remarks, best.restore(done.epochs, done.network))
+        if config.n_eval_episodes and done.stopped_by is None:
+            compared = compare_with_random(config, done.network, config.n_eval_episodes)
+            remarks, figures = (*remarks, str(compared)), figures | compared.figures
     return replace(Outcome.of_run(done, config.checkpoint, remarks), figures=figures)
 
 

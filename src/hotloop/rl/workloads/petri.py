@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop import profile
+from hotloop import profile, profile_function
 from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
 from hotloop._util.files import write_atomically
@@ -497,6 +497,7 @@ def play(config: Petri, policy: Policy, seed: int = 0) -> EpisodeResult:
     )
 
 
+@profile_function("shut_down", category="other")
 def _remarks(config: Petri, network: Any) -> tuple[str, ...]:
     """What a network trained by our PPO does."""
     if not is_job_shop(config):
@@ -518,6 +519,7 @@ def _remarks(config: Petri, network: Any) -> tuple[str, ...]:
     return tuple(lines)
 
 
+@profile_function("shut_down", category="other")
 def _evaluation(config: Petri, policy: Policy) -> tuple[str, ...]:
     """A remark on how the trained agent does; none after a measurement of a few batches."""
     if config.batches:

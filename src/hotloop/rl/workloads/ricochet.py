@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from hotloop import profile_function
 from hotloop._util.extras import require_extra
 from hotloop.rl.workloads.outcome import Note, Outcome
 from hotloop.rl.workloads.ricochet_config import Ricochet as Ricochet
@@ -159,6 +160,7 @@ def _train_on_symbols(config: Ricochet, note: Note | None, quiet: bool) -> Outco
     return Outcome.of_run(result, config.checkpoint, (*remarks, f"learner: {result.learner}"))
 
 
+@profile_function("shut_down", category="other")
 def _evaluation(config: Ricochet, policy: Policy) -> tuple[str, ...]:
     """Remarks on how many unseen boards the agent solves, and how many random actions solve."""
     if not config.n_eval_episodes:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop import profile
+from hotloop import profile, profile_function
 from hotloop.rl.workloads.ricochet_config import Ricochet, make_envs
 
 _evaluate = profile("evaluate")
@@ -252,6 +252,7 @@ class Table:
         return found
 
 
+@profile_function("shut_down", category="other")
 def make_table(network: Any, config: Ricochet) -> Table:
     """Evaluate a `RecurrentActorCritic` on `n_eval_episodes` unseen boards."""
     boards = config.n_eval_episodes
