@@ -75,6 +75,9 @@ def has_flag(words: list[str], *flags: str) -> bool:
 def folder_of(path: str) -> str:
     """The folder that stands for a pickle file of the original scripts: its name without the suffix."""
     folder = path.removesuffix(".pkl").removesuffix(".pickle").removesuffix(".zip").removesuffix(".pt")
+    if not folder:
+        print(f"hotloop: {path!r} names no folder for the episodes or the agent; name one.", file=sys.stderr)
+        sys.exit(2)
     if folder != path:
         print(
             f"hotloop: {path} stands for the folder {folder}: its episodes are npz files and its agents "

@@ -75,13 +75,22 @@ def test_the_original_takes_torchrl_unless_a_trainer_is_given(
     assert ("torchrl" in passed[0]) == (not words)
 
 
-@pytest.mark.parametrize("words", [["--steps", "0"], ["--steps", "3", "--envs=4"], ["--wafers", "0"]])
-def test_the_original_for_the_environment_refuses_to_play_nothing(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--steps", "0"], "leave nothing to play"),
+        (["--steps", "3", "--envs=4"], "leave nothing to play"),
+        (["--wafers", "0"], "leave nothing to play"),
+        (["--steps", "16", "--wat"], "does not know --wat"),
+    ],
+)
+def test_mistakes_of_the_original_for_the_environment_come_before_it_runs(
+    words: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = ORIGINALS / "scripts" / "profile_turbo_mode.py"
     monkeypatch.setattr(sys, "argv", [str(script), *words])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(script), run_name="__main__")
     assert ended.value.code == 2
-    assert "leave nothing to play" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert sentence in printed.err and not printed.out

@@ -199,3 +199,7 @@ def test_pickle_names_of_the_original_scripts_become_folders(capsys: pytest.Capt
     assert translate("imitate", words) == expected
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2 and "runs/x.pkl stands for the folder runs/x" in said[0]
+    for nameless in (["--output="], ["--data", ".pkl"]):
+        with pytest.raises(SystemExit) as ended:
+            translate("imitate", nameless)
+        assert ended.value.code == 2 and "names no folder" in capsys.readouterr().err

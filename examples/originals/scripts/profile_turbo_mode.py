@@ -13,7 +13,9 @@ import tempfile
 import numpy as np
 
 import hotloop
-from hotloop.cli.main import main
+from hotloop._util.console import guarded
+from hotloop.cli import compare
+from hotloop.cli.main import main, read_arguments
 
 _step = hotloop.profile("env_step")
 
@@ -62,10 +64,16 @@ if __name__ == "__main__":
     if given.only:
         play(given.only == "on", given.steps, given.envs, given.wafers, given.seed)
         sys.exit()
-    if "--json" not in rest:
-        show("off", given)
-        show("on", given)
-        print("A is turbo off, B is turbo on:", flush=True)
     size = f"--steps {given.steps} --envs {given.envs} --wafers {given.wafers} --seed {{seed}}"
     command = f"{sys.executable} {__file__} {size} --only"
-    sys.exit(main(["compare", "--a", f"{command} off", "--b", f"{command} on", *rest]))
+    words = ["--a", f"{command} off", "--b", f"{command} on", *rest]
+
+    def show_both() -> int:
+        read_arguments(compare, "compare", words)  # a mistake is said before anything runs
+        if "--json" not in rest:
+            show("off", given)
+            show("on", given)
+            print("A is turbo off, B is turbo on:", flush=True)
+        return 0
+
+    sys.exit(guarded(show_both) or main(["compare", *words]))

@@ -45,6 +45,11 @@ def count(number: float | None) -> str:
     return "-" if number is None else f"{number:,.0f}"
 
 
+def counted(number: int, what: str) -> str:
+    """The number and the noun, with an s unless it is 1."""
+    return f"{count(number)} {what}" if number == 1 else f"{count(number)} {what}s"
+
+
 def short_count(number: int) -> str:
     """A count in at most 8 characters: `1234567`, `123.4 M`."""
     if number < 100_000_000:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from hotloop._util.errors import HotloopError
-from hotloop._util.units import count, duration, percent, size
+from hotloop._util.units import count, counted, duration, percent, size
 from hotloop.cli import help_text
 from hotloop.cli.options import Flag
 from hotloop.cli.output import note, pen_for_stderr, pen_for_stdout
@@ -288,15 +288,15 @@ def _work_lines(done: Outcome) -> list[str]:
     """What was done, how fast, and how well."""
     mean = "" if done.mean_return is None else f"mean return {done.mean_return:.2f}{done.returns_of}"
     if done.work is not None:
-        said = [f"{count(done.updates)} updates" if done.updates else "", mean]
+        said = [counted(done.updates, "update") if done.updates else "", mean]
         return [f"{done.work}:", f"  {', '.join(filter(None, said))}"] if any(said) else [done.work]
     if not done.env_steps and not done.updates:
         return ["trained nothing: no env step was made"]
-    episodes = f"{count(done.episodes)} episodes" if done.episodes else "no episode finished"
+    episodes = counted(done.episodes, "episode") if done.episodes else "no episode finished"
     return [
         f"trained {count(done.env_steps)} env steps in {duration(done.seconds * 1e9)} "
         f"({count(done.steps_per_s)} steps/s):",
-        f"  {', '.join(filter(None, (f'{count(done.updates)} updates', episodes, mean)))}",
+        f"  {', '.join(filter(None, (counted(done.updates, 'update'), episodes, mean)))}",
     ]
 
 

@@ -35,6 +35,7 @@ _expert = profile("policy_forward")
 _aggregate = profile("aggregate", "data")
 _write = profile("disk_write")
 _wait = profile("ipc_wait")
+_shut_down = profile("shut_down", "other")
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +299,9 @@ class _Pool:
 
     def end(self) -> None:
         """End every worker."""
-        for worker in self._workers:
-            worker.end()
+        with _shut_down:
+            for worker in self._workers:
+                worker.end()
         self._workers.clear()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop import progress
-from hotloop._util.units import count, duration
+from hotloop._util.units import count, counted, duration
 from hotloop.rl.buffers.demonstrations import DemonstrationStore
 from hotloop.rl.collect.experts import CollectionResult, DrivenEpisode, collect, track_schema
 from hotloop.rl.train.runs import StopRequests
@@ -73,16 +73,16 @@ def demonstration_report(
     said = [f"start-up of the first worker: {duration(1e9 * collected.start_up_s)}", *remarks]
     if collected.deaths:
         said.append(f"{count(collected.deaths)} workers died; their episodes were driven again")
-    said.append(f"{count(len(store.numbers()))} episodes are in {store.folder}")
-    plural = "worker" if workers == 1 else "workers"
+    stored = len(store.numbers())
+    said.append(f"{counted(stored, 'episode')} {'is' if stored == 1 else 'are'} in {store.folder}")
     return StageReport(
         "demos",
-        f"{count(len(driven))} episodes ({count(laps)} laps), {count(steps)} env steps in "
-        f"{duration(1e9 * collected.seconds)} with {workers} {plural} ({count(rate)} steps/s)",
+        f"{counted(len(driven), 'episode')} ({counted(laps, 'lap')}), {count(steps)} env steps in "
+        f"{duration(1e9 * collected.seconds)} with {counted(workers, 'worker')} ({count(rate)} steps/s)",
         collected.seconds,
         split(parts, total_s),
         total_s,
-        f"time of {workers} {plural}",
+        f"time of {counted(workers, 'worker')}",
         tuple(said),
         float(steps),
         max((one.memory for one in driven if one.memory), key=lambda m: m.private_bytes, default=None),
