@@ -9,6 +9,7 @@ import numba
 import numpy as np
 import pytest
 
+from hotloop.measure.profiler import default
 from hotloop.rl.envs.compiled import compiled, kernel
 from hotloop.rl.envs.kernel_compiler import is_linked
 
@@ -42,6 +43,17 @@ def test_what_a_kernel_calls_is_linked_and_saved_with_it(
     assert [is_linked(made) for made in inner.overloads.values()] == [True]
     assert [is_linked(made) for made in outer.overloads.values()] == [False]
     assert len(list(tmp_path.rglob("*.nbc"))) == 1
+
+
+def test_compiling_has_a_region_wherever_it_happens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _, outer = made_anew(monkeypatch, tmp_path)
+    default.start()
+    with default.profile("env_step"):
+        outer(np.array([3.0]))
+        outer(np.array([5.0]))
+    default.stop()
+    (step,) = default.capture().tree.children
+    assert [(child.name, child.calls) for child in step.children] == [("compile", 1)]
 
 
 def test_python_can_call_it_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from numba.core import cgutils, event, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from hotloop import profile
 from hotloop.rl.envs.compiler_shortcuts import CompilerShortcuts
 from hotloop.rl.envs.kernel_cache import KernelCache
 from hotloop.rl.envs.kernel_compiler import KernelCompiler, KernelDispatcher, ShortShapeErrors
@@ -29,6 +30,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 # With NUMBA_DISABLE_JIT=1 kernels run as plain Python, so intrinsics need a Python version.
 INTERPRETED = bool(numba.config.DISABLE_JIT)  # type: ignore[attr-defined]
+
+_compile = profile("compile", "compilation")
 
 _announced: set[Callable[..., Any]] = set()  # functions passed to `compiled`, the user's included
 
@@ -136,7 +139,7 @@ def only_from_cache() -> Iterator[None]:
 
 
 class _Announcer(event.Listener):
-    """Reports each compilation and its duration on stderr; silent if the kernel comes from the cache."""
+    """Reports and records each compilation; silent if the kernel comes from the cache."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -161,6 +164,7 @@ class _Announcer(event.Listener):
             raise NotCompiledError(f"{function.__module__}.{function.__name__} is not compiled")
         self._depth += 1
         if self._depth == 1:
+            _compile.__enter__()
             for part in self._in_place:
                 part.begin()
             self._started_s = time.perf_counter()
@@ -179,6 +183,7 @@ class _Announcer(event.Listener):
         if self._depth == 0:
             for part in self._in_place:
                 part.end()
+            _compile.__exit__(None, None, None)
             print(f" {time.perf_counter() - self._started_s:.1f} s, kept for next time", file=sys.stderr)
 
 
