@@ -552,18 +552,105 @@ class OtherInfos(DiceVectorEnv):
         return *outcome, infos | {"throws": infos["throws"] + 1}
 
 
+class BoundlessRewards(DiceVectorEnv):
+    def step(self, actions: Any) -> Any:
+        seen, rewards, *rest = super().step(actions)
+        return seen, np.where(rewards == 6, -np.inf, rewards), *rest
+
+
+class InfosOfSomeRows(DiceVectorEnv):
+    """Tells the infos of a row fewer."""
+
+    def step(self, actions: Any) -> Any:
+        *outcome, infos = super().step(actions)
+        return *outcome, infos | {"throws": infos["throws"][1:]}
+
+
+class OneInfoForAll(DiceVectorEnv):
+    def step(self, actions: Any) -> Any:
+        *outcome, infos = super().step(actions)
+        return *outcome, infos | {"rules": {"dice": 1}}
+
+
+class StillOver(DiceVectorEnv):
+    """reset() leaves the rows marked whose episode has ended, so the next step resets them again."""
+
+    def reset(self, **options: Any) -> Any:
+        over = self.over.copy()
+        outcome = super().reset(**options)
+        self.over = over & (self.mode == NEXT)
+        return outcome
+
+
+class LostRewards(DiceVectorEnv):
+    """The reset in the same step clears the reward of the step."""
+
+    def step(self, actions: Any) -> Any:
+        seen, rewards, terminated, truncated, infos = super().step(actions)
+        ended = (terminated | truncated) & (self.mode == SAME)
+        return seen, np.where(ended, 0.0, rewards), terminated, truncated, infos
+
+
+class OtherFlagsInTheSameStep(Short):
+    """Rightly apart, but for SAME_STEP, where every end is one by the rules."""
+
+    def step(self, actions: Any) -> Any:
+        seen, rewards, terminated, truncated, infos = super().step(actions)
+        if self.mode == SAME:
+            terminated, truncated = terminated | truncated, np.zeros_like(truncated)
+        return seen, rewards, terminated, truncated, infos
+
+
+class StaleInfos(DiceVectorEnv):
+    """The step that resets tells the info of the episode before."""
+
+    def step(self, actions: Any) -> Any:
+        throws = np.array([dice.throws for dice in self.rows])
+        resets = self.over.copy()
+        *outcome, infos = super().step(actions)
+        return *outcome, infos | {"throws": np.where(resets, throws, infos["throws"])}
+
+
+class LateFinalInfos(DiceVectorEnv):
+    """final_info is what comes after the reset."""
+
+    def last(self, row: int) -> tuple[Any, int]:
+        return self.seen[row].copy(), 0
+
+
+class NoFinalInfos(DiceVectorEnv):
+    def step(self, actions: Any) -> Any:
+        *outcome, infos = super().step(actions)
+        return *outcome, {name: value for name, value in infos.items() if "final_info" not in name}
+
+
+class ForgetsWhatIsOver(Saved):
+    """Neither saves nor copies which rows wait for their reset."""
+
+    def save_state(self) -> Any:
+        totals, over, *rest = super().save_state()
+        return totals, np.zeros_like(over), *rest
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"over": np.zeros_like(self.over)}
+
+
 BROKEN: list[tuple[str, Any, str]] = [
     ("spaces", DoubleObservations, "type of observations"),
     ("spaces", TallRewards, "shape of rewards"),
     ("spaces", SinglePrecisionRewards, "type of rewards: got dtype"),
     ("spaces", ChangingRewards, "type of rewards: got dtype"),
-    ("spaces", RewardsWithoutValue, r"the reward is not a number\. Look for 0 / 0"),
+    ("spaces", RewardsWithoutValue, r"the reward is not a number\. Look for a division by 0"),
+    ("spaces", BoundlessRewards, r"the reward is infinite\. Look for a division by 0"),
+    ("spaces", InfosOfSomeRows, r"length of infos\['throws'\]: got 2, expected 3"),
+    ("spaces", OneInfoForAll, r"length of infos\['rules'\]\['dice'\]: got 'no rows', expected 3"),
     ("spaces", WholeFlags, "terminated"),
     ("spaces", TightSpace, "observations are not in observation_space"),
     ("spaces", OtherActionSpace, "action_space"),
     ("spaces", ShortMask, r"infos\['_throws'\]"),
     ("same_seed", OwnRandomness, "draw random numbers from the seeded generator only"),
     ("same_seed", Remembering, "forget the previous episode"),
+    ("same_seed", StillOver, "forget the previous episode"),
     ("different_seeds", Deaf, "seeds 0 and 1000 give the same results"),
     ("stream_continues", Forgetful, "not create one"),
     ("stream_continues", Repeating, "repeats the results"),
@@ -577,6 +664,11 @@ BROKEN: list[tuple[str, Any, str]] = [
     ("autoreset", OtherReset, "must do the same as reset"),
     ("autoreset", NoFinals, "final_obs"),
     ("autoreset", LateFinals, "observation before the reset"),
+    ("autoreset", LostRewards, "reward: got 0.0, expected .* however episodes are reset"),
+    ("autoreset", OtherFlagsInTheSameStep, "(terminated: got True|truncated: got False), expected"),
+    ("autoreset", StaleInfos, r"info 'throws' of the step that resets: got \d, expected 0"),
+    ("autoreset", LateFinalInfos, r"info 'throws' in final_info: got 0, expected \d"),
+    ("autoreset", NoFinalInfos, "final_info: got None, expected {'throws': .* from before the reset"),
     ("autoreset", GreedyMask, "reset_mask leaves out"),
     ("flags", Folded, "both terminated and truncated"),
     ("flags", OneFlag, "share memory"),
@@ -591,6 +683,8 @@ BROKEN: list[tuple[str, Any, str]] = [
     ("no_copies", OtherWithoutCopies, "copy=False must return the same numbers"),
     ("threads", ThreadsThatMatter, "must give the same results as one thread"),
     ("copies", TornCopy, "rewards"),
+    ("copies", ForgetsWhatIsOver, "observation"),
+    ("saved_state", ForgetsWhatIsOver, "every array that affects"),
     ("saved_state", HalfSaved, "every array that affects"),
     ("twin", NearlyRight, "reward"),
     ("twin", OtherInfos, "info"),

@@ -166,13 +166,9 @@ class Case:
 
 def facts_of(moment: Moment, row: int, ignored: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Return all results of one step for one row, by name; without the infos named in `ignored`."""
-
-    def infos_of(infos: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in row_infos(infos, row).items() if name not in ignored}
-
     facts: dict[str, Any] = {
         "observation": row_of(moment.observations, row),
-        "info": infos_of(moment.infos),
+        "info": row_infos(moment.infos, row, ignored),
     }
     for name in ("rewards", "terminated", "truncated"):
         values = getattr(moment, name)
@@ -181,7 +177,7 @@ def facts_of(moment: Moment, row: int, ignored: frozenset[str] = frozenset()) ->
     final = moment.infos.get("_final_obs")
     if final is not None and final[row]:
         facts["final_obs"] = row_of(moment.infos["final_obs"], row)
-        facts["final_info"] = infos_of(moment.infos.get("final_info", {}))
+        facts["final_info"] = row_infos(moment.infos.get("final_info", {}), row, ignored)
     if moment.after_reset is not None and moment.ended[row]:
         facts["observation after reset"] = row_of(moment.after_reset[0], row)
     return facts
@@ -197,6 +193,6 @@ def _short(value: Any) -> str:
     if isinstance(value, np.ndarray):
         text = np.array2string(value, threshold=12, edgeitems=3, floatmode="unique", separator=", ")
     else:
-        text = repr(value)
+        text = repr(value.item() if isinstance(value, np.generic) else value)
     text = " ".join(text.split())
     return text if len(text) <= 160 else f"{text[:157]}..."

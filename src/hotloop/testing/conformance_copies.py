@@ -60,8 +60,12 @@ def _says_how_to_copy(kind: type) -> bool:
 
 
 def _halves(case: Case, mode: Any) -> tuple[list[Moment], int]:
+    """Return a recording and where to cut it: after half, or where then the next episode has just ended."""
     moments = case.recordings(mode)[case.seeds[0]]
-    return moments, (len(moments) + 1) // 2
+    half = (len(moments) + 1) // 2
+    return moments, next(
+        (step + 1 for step in range(half - 1, len(moments) - 1) if moments[step].ended.any()), half
+    )
 
 
 def _play_first(env: Any, seed: int, moments: list[Moment]) -> None:

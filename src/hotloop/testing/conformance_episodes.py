@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode
 
 from hotloop.testing.conformance_case import Case, ConformanceError, Unchecked
 from hotloop.testing.conformance_coverage import End, ends_of, longest_of
-from hotloop.testing.trajectories import Moment, row_of, same
+from hotloop.testing.trajectories import Moment, row_infos, row_of, same
 
 RULE = "autoreset"
 
@@ -107,49 +107,74 @@ def _check_by_hand(case: Case, mode: Any, hand_mode: Any) -> int:
             _expect("first observation", row_of(moments[0].observations, 0), row_of(observation, 0), "", 0, 0)
             over = False
             for step, moment in enumerate(moments[1:], start=1):
-                over, ended = _by_hand_step(mode, hand, moment, step, over)
+                over, ended = _by_hand_step(case, mode, hand, moment, step, over)
                 ends += ended
         case.steps_taken += case.steps
     return ends
 
 
-def _by_hand_step(mode: Any, hand: Any, moment: Moment, step: int, over: bool) -> tuple[bool, int]:
+def _by_hand_step(
+    case: Case, mode: Any, hand: Any, moment: Moment, step: int, over: bool
+) -> tuple[bool, int]:
     """Step both; return whether the next step only resets, and the number of finished episodes."""
     seen = row_of(moment.observations, 0)
+
+    def expect_infos(what: str, got: dict[str, Any], expected: dict[str, Any], remedy: str) -> None:
+        """Compare infos that both sides have: what else a reset or a step tells is up to the environment."""
+        one, other = (row_infos(infos, 0, case.ignore_infos) for infos in (got, expected))
+        for name in sorted(one.keys() & other.keys()):
+            ignore = f" If it is not about the episode, pass ignore_infos=({name!r},)."
+            _expect(f"info {name!r} {what}", one[name], other[name], remedy + ignore, 0, step)
+
+    def expect_fresh(what: str, got: Any, infos: dict[str, Any]) -> None:
+        fresh, fresh_infos = hand.reset()
+        _expect(f"observation {what}", got, row_of(fresh, 0), _DRAWS, 0, step)
+        expect_infos(what, infos, fresh_infos, _DRAWS)
+
     if over:  # NEXT_STEP: this step is the reset
-        _expect("observation of the step that resets", seen, _fresh(hand), _DRAWS, 0, step)
+        expect_fresh("of the step that resets", seen, moment.infos)
         return False, 0
-    stepped = hand.step(moment.actions)
-    last, ended = row_of(stepped[0], 0), bool(stepped[2][0] or stepped[3][0])
+    stepped, reward, terminated, truncated, stepped_infos = hand.step(moment.actions)
+    last, ended = row_of(stepped, 0), bool(terminated[0] or truncated[0])
     _expect("end of the episode", bool(moment.ended[0]), ended, _DRAWS, 0, step)
+    for what, got, expected in (
+        ("reward", moment.rewards, reward),
+        ("terminated", moment.terminated, terminated),
+        ("truncated", moment.truncated, truncated),
+    ):
+        _expect(what, got[0], expected[0], _SAME_IN_ALL_MODES, 0, step)  # type: ignore[index]
     if not ended:
         _expect("observation", seen, last, _DRAWS, 0, step)
+        expect_infos("of a step", moment.infos, stepped_infos, _SAME_IN_ALL_MODES)
         return False, 0
     if mode == AutoresetMode.SAME_STEP:
+        final = moment.infos
         _expect(
             "final_obs",
-            row_of(moment.infos["final_obs"], 0),
+            row_of(final["final_obs"], 0),
             last,
             "It is the observation before the reset.",
             0,
             step,
         )
-        _expect("observation after the reset in the same step", seen, _fresh(hand), _DRAWS, 0, step)
+        if "final_info" in final:
+            expect_infos("in final_info", final["final_info"], stepped_infos, _FINAL_INFO)
+        elif wanted := row_infos(stepped_infos, 0, case.ignore_infos):
+            _expect("final_info", None, wanted, _FINAL_INFO, 0, step)
+        expect_fresh("after the reset in the same step", seen, moment.infos)
         return False, 1
     _expect("last observation", seen, last, "The last observation comes before the reset.", 0, step)
+    expect_infos("of the last step", moment.infos, stepped_infos, _SAME_IN_ALL_MODES)
     if moment.after_reset is not None:
-        _expect(
-            "observation after reset_mask", row_of(moment.after_reset[0], 0), _fresh(hand), _DRAWS, 0, step
-        )
+        after, after_infos = moment.after_reset
+        expect_fresh("after reset_mask", row_of(after, 0), after_infos)
         return False, 1
     return True, 1
 
 
 _DRAWS = "An automatic reset must do the same as reset() without a seed, with the same random numbers."
-
-
-def _fresh(hand: Any) -> Any:
-    return row_of(hand.reset()[0], 0)
+_SAME_IN_ALL_MODES = "A step gives the same rewards, flags and infos however episodes are reset."
+_FINAL_INFO = "With SAME_STEP infos['final_info'] holds the infos from before the reset."
 
 
 def _expect(what: str, got: Any, expected: Any, remedy: str, row: int | None, step: int) -> None:

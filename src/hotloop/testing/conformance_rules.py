@@ -21,6 +21,7 @@ from hotloop.testing.conformance_twin import twin
 from hotloop.testing.trajectories import Moment, leaves, moment_of, same
 
 Rule = Callable[[Case], str]
+_AFTER_AN_END = 30  # steps compared after a reset while rows wait for theirs
 
 
 def spaces(case: Case) -> str:
@@ -75,11 +76,7 @@ def _check_types(case: Case, space: Any, moment: Moment, step: int, reward_dtype
         raise ConformanceError(
             rule, "infos", "Return a dict.", step=step, got=type(moment.infos), expected=dict
         )
-    for name, values in moment.infos.items():
-        if name.startswith("_"):
-            remedy = "A mask `_name` is a bool array with one entry for each row."
-            got = (getattr(values, "dtype", None), getattr(values, "shape", None))
-            _equal(rule, f"infos[{name!r}]", got, (np.dtype(bool), rows), remedy, step)
+    _check_infos(case, moment.infos, "infos", step)
     if moment.rewards is None:
         return
     if not np.issubdtype(moment.rewards.dtype, np.floating):
@@ -89,12 +86,12 @@ def _check_types(case: Case, space: Any, moment: Moment, step: int, reward_dtype
     remedy = "Return rewards in the type that the environment's array `rewards`, or reward_dtype, declares."
     _equal(rule, "type of rewards", moment.rewards.dtype, reward_dtype, remedy, step)
     _equal(rule, "shape of rewards", moment.rewards.shape, rows, "One reward for each row.", step)
-    if np.isnan(moment.rewards).any():
-        row = int(np.isnan(moment.rewards).argmax())
+    if not np.isfinite(moment.rewards).all():
+        row = int(np.isfinite(moment.rewards).argmin())
         raise ConformanceError(
             rule,
-            "the reward is not a number",
-            "Look for 0 / 0 and inf - inf where it is computed.",
+            f"the reward is {'not a number' if np.isnan(moment.rewards[row]) else 'infinite'}",
+            "Look for a division by 0 and for inf - inf where it is computed.",
             row=row,
             step=step,
         )
@@ -104,21 +101,48 @@ def _check_types(case: Case, space: Any, moment: Moment, step: int, reward_dtype
         _equal(rule, name, got, (np.dtype(bool), rows), "One bool for each row.", step)
 
 
+def _check_infos(case: Case, infos: dict[str, Any], where: str, step: int) -> None:
+    """Check that every info, also inside dicts, has one entry for each row."""
+    for name, values in infos.items():
+        place = f"{where}[{name!r}]"
+        if isinstance(values, dict):
+            _check_infos(case, values, place, step)
+        elif name.startswith("_"):
+            remedy = "A mask `_name` is a bool array with one entry for each row."
+            got = (getattr(values, "dtype", None), getattr(values, "shape", None))
+            _equal("spaces", place, got, (np.dtype(bool), (case.num_envs,)), remedy, step)
+        elif name not in case.ignore_infos:
+            remedy = (
+                "An info is an array or a list with one entry for each row (what is one for all rows can be "
+                f"an attribute of the environment), or pass ignore_infos=({name!r},)."
+            )
+            is_batch = isinstance(values, (list, tuple)) or np.ndim(values) > 0
+            length = len(values) if is_batch else "no rows"
+            _equal("spaces", f"length of {place}", length, case.num_envs, remedy, step)
+
+
 def same_seed(case: Case) -> str:
-    """Same seed and actions, same results: in another environment, and after another run."""
+    """Same seed and actions, same results: in another environment, after another run and after an end."""
+    remedy = (
+        "reset(seed=...) must reset everything that affects later steps: "
+        "draw random numbers from the seeded generator only, and forget the previous episode."
+    )
     for mode in case.modes():
         recorded = case.recordings(mode)
         with case.env(mode=mode) as env:
             for seed in reversed(case.seeds):
                 actions = [moment.actions for moment in recorded[seed][1:]]
                 again = case.play(env, seed, mode=mode, steps=case.steps, actions=actions)
-                case.compare(
-                    "same_seed",
-                    again,
-                    recorded[seed],
-                    "reset(seed=...) must reset everything that affects later steps: "
-                    "draw random numbers from the seeded generator only, and forget the previous episode.",
-                )
+                case.compare("same_seed", again, recorded[seed], remedy)
+            # Once more, where rows wait for their reset.
+            moments = recorded[case.seeds[0]]
+            first_end = next((step for step, moment in enumerate(moments) if moment.ended.any()), 0)
+            env.reset(seed=case.seeds[0])
+            for moment in moments[1 : first_end + 1]:
+                env.step(copy.deepcopy(moment.actions))
+            actions = [moment.actions for moment in moments[1 : _AFTER_AN_END + 1]]
+            again = case.play(env, case.seeds[0], mode=mode, steps=len(actions), actions=actions)
+            case.compare("same_seed", again, moments[: len(actions) + 1], remedy)
     return f"seeds {_listed(case.seeds)} twice, in two environments, in {len(case.modes())} autoreset modes"
 
 

@@ -34,11 +34,8 @@ def _follow(case: Case, mode: Any, one: Any, seed: int, row: int, moments: list[
             raise ConformanceError("twin", what, REMEDY, row=row, step=step, got=got, expected=expected)
 
     def expect_info(step: int, what: str, infos: dict[str, Any], expected: dict[str, Any]) -> None:
-        kept = (
-            {k: v for k, v in some.items() if k not in case.ignore_infos}
-            for some in (row_infos(infos, row), expected)
-        )
-        expect(step, what, *kept)
+        wanted = {name: value for name, value in expected.items() if name not in case.ignore_infos}
+        expect(step, what, row_infos(infos, row, case.ignore_infos), wanted)
 
     observation, info = one.reset(seed=seed) if isinstance(one, gymnasium.Env) else one.reset()
     expect(0, "observation", row_of(moments[0].observations, row), observation)

@@ -7,7 +7,7 @@ change a recording.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -115,12 +115,13 @@ def row_of(observations: Any, row: int) -> Any:
     return observations[row]
 
 
-def row_infos(infos: dict[str, Any], row: int) -> dict[str, Any]:
-    """Return the infos of one row: those that the masks of the vector infos allow."""
+def row_infos(infos: dict[str, Any], row: int, ignored: Collection[str] = ()) -> dict[str, Any]:
+    """Return the infos of one row: those that the masks of the vector infos allow, without the `ignored`."""
     found = {}
     for name, values in infos.items():
         mask = infos.get(f"_{name}")
-        if name.startswith("_") or name in FINAL or (mask is not None and not mask[row]):
+        hidden = name.startswith("_") or name in FINAL or name in ignored
+        if hidden or (mask is not None and not mask[row]):
             continue
         found[name] = row_infos(values, row) if isinstance(values, dict) else values[row]
     return found
