@@ -74,6 +74,13 @@ def test_whose_an_element_is_does_not_matter_where_it_is_ignored() -> None:
     )
 
 
+def test_an_id_of_somebody_else_is_not_the_id() -> None:
+    for name in ("e:id", "xml:id"):
+        other = SMALL.replace('<place id="a"', f'<place id="a" {name}="b"')
+        assert other != SMALL
+        assert parse_pnml(pnml(other).replace("<pnml", '<pnml xmlns:e="urn:e"')) == parse_pnml(pnml(SMALL))
+
+
 def test_final_markings_hold_references_not_places() -> None:
     final = '<finalmarkings><marking><place idref="b"><text>1</text></place></marking></finalmarkings>'
     net = parse_pnml(pnml(SMALL + final))
@@ -187,6 +194,10 @@ BAD = {
     "weight as attribute": (
         pnml(SMALL + arc("x", "a", "t", more=' weight="3"')),
         "the attribute weight='3' in arc 'x'",
+    ),
+    "attributes of somebody else": (
+        pnml(SMALL + arc("x", "a", "t", more=' xmlns:e="urn:e" e:type="inhibitor"')),
+        "the attribute urn:e type='inhibitor' in arc 'x'",
     ),
     "marking twice": (
         pnml(node("place", "p", 2 * number("initialMarking", 1))),

@@ -277,7 +277,7 @@ def _text(label: Element) -> str | None:
 
 
 def _tree(data: bytes | str, source: str) -> Element:
-    """Parse to elements; only foreign ones keep their namespace, so that nothing takes them for PNML's.
+    """Parse to elements; only what is foreign keeps its namespace, so that nothing takes it for PNML's.
 
     Document types are refused, so entities are never expanded.
     """
@@ -290,7 +290,8 @@ def _tree(data: bytes | str, source: str) -> Element:
 
     def start(tag: str, attributes: dict[str, str]) -> None:
         tags.append(local(tag))
-        builder.start(tags[-1], {key.rpartition(" ")[2]: v for key, v in attributes.items()})
+        mine = {own(key): value for key, value in attributes.items()}
+        builder.start(tags[-1], {key: value for key, value in mine.items() if key})
 
     def local(tag: str) -> str:
         """Return the name without its namespace, unless that is foreign and the element might be read."""
@@ -298,6 +299,13 @@ def _tree(data: bytes | str, source: str) -> Element:
         if not tags:
             known.add(namespace)  # the root's, whatever it is
         return name if namespace in known or "pnml" in namespace.lower() or name in _LABELS else tag
+
+    def own(attribute: str) -> str:
+        """Return the name without its namespace; if that is foreign, "" for harmless ones, or all of it."""
+        namespace, _, name = attribute.rpartition(" ")
+        if namespace in known or "pnml" in namespace.lower():
+            return name
+        return "" if name in _HARMLESS else attribute
 
     known = {""}
     tags: list[str] = []  # of the elements that are open
