@@ -43,6 +43,9 @@ def test_a_file_names_the_net(tmp_path: Path) -> None:
     file = tmp_path / "small.txt"
     file.write_text(STANDARD)
     assert read_job_shop(file).name == "small"
+    marked = tmp_path / "marked.txt"
+    marked.write_text(ONE_LINE, encoding="utf-8-sig")
+    assert read_job_shop(marked).places == EXPECTED.places
 
 
 LIBRARY = f"""

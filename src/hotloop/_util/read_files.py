@@ -73,9 +73,9 @@ class Reader:
         return content
 
     def read_text(self, file: Path) -> str:
-        """The content of the file as UTF-8."""
+        """The content of the file as UTF-8, without the byte order mark that some editors put first."""
         try:
-            return self.read_bytes(file).decode("utf-8")
+            return self.read_bytes(file).decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise self.fail(file, f"is not UTF-8 text ({error.reason} at byte {error.start})") from None
 
