@@ -106,6 +106,12 @@ def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
     return out, err
 
 
+def complaints(err: str) -> list[str]:
+    """Lines of hotloop, without the one that says on a busy machine what it waits for at the end."""
+    ours = [line for line in err.splitlines() if "hotloop" in line]
+    return [line for line in ours if "waiting for what other nodes recorded" not in line]
+
+
 def of_actor(capture: Capture, node: str | None = None) -> list[Process]:
     return [
         p
@@ -186,7 +192,7 @@ def test_a_worker_joins_by_the_hook_and_records_what_it_runs(tmp_path: Path) -> 
 def test_a_job_on_two_nodes_is_recorded_whole(cluster: RayCluster, tmp_path: Path) -> None:
     cluster.add("far", tmp_path / "far")
     out, err = ended(start(cluster, tmp_path / "run", SCRIPT, "0"))
-    assert "hotloop" not in err
+    assert complaints(err) == []
     capture = open_capture(str(tmp_path / "run"))
     check_who_joined(capture, json.loads(out))
     check_counts(capture)
