@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import queue
+import signal
 import socket
 import threading
 import time
@@ -90,6 +91,29 @@ def test_a_logged_lock_is_used_like_any_other(log: Path) -> None:
         lock.release()
     with pytest.raises(TypeError):
         copy.copy(lock)
+
+
+def test_a_lock_is_free_after_an_interrupted_with_statement(log: Path) -> None:
+    lock = threading.Lock()
+
+    class Interrupt(Exception):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(500):
+            with pytest.raises(Interrupt):
+                signal.setitimer(signal.ITIMER_REAL, 1e-4)
+                while True:
+                    with lock:
+                        pass
+            assert not lock.locked()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_an_event_that_is_set_already_is_waited_for_too(log: Path) -> None:

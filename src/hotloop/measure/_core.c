@@ -23,6 +23,7 @@
 
 #include "compiled/recorder.h"
 #include "compiled/step_counter.h"
+#include "compiled/watched_lock.h"
 
 /* -- the module --------------------------------------------------------------------------------------- */
 
@@ -140,7 +141,11 @@ PyMODINIT_FUNC PyInit__core(void)
         {&word_env_steps, "env_steps"}, {&word_updates, "updates"},
         {&word_episodes, "episodes"}, {&word_episode_length, "episode_length"},
         {&word_episode_return, "episode_return"}, {&word_loss, "loss"}, {&word_bytes, "bytes"},
-        {&word_flops, "flops"}, {&word_detail, "_hotloop_detail"}};
+        {&word_flops, "flops"}, {&word_detail, "_hotloop_detail"},
+#if PY_VERSION_HEX < 0x030d0000
+        {&word_acquire, "acquire"}, {&word_release, "release"},
+#endif
+    };
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         *words[i].word = PyUnicode_InternFromString(words[i].text);
     }
@@ -152,7 +157,11 @@ PyMODINIT_FUNC PyInit__core(void)
         return NULL;
     }
     PyTypeObject *types[] = {&SlotType, &BoundCallType, &RegionType, &ProfileCallType, &ProfiledType,
-                             &RecorderType, &StepCounterType};
+                             &RecorderType, &StepCounterType,
+#if PY_VERSION_HEX < 0x030d0000
+                             &WatchedLockType,
+#endif
+    };
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         if (PyType_Ready(types[i]) < 0) {
             return NULL;
@@ -175,5 +184,11 @@ PyMODINIT_FUNC PyInit__core(void)
         Py_XDECREF(module);
         return NULL;
     }
+#if PY_VERSION_HEX < 0x030d0000
+    if (PyModule_AddObjectRef(module, "WatchedLock", (PyObject *)&WatchedLockType) < 0) {
+        Py_DECREF(module);
+        return NULL;
+    }
+#endif
     return module;
 }
