@@ -6,7 +6,7 @@ import asyncio
 import copy
 import inspect
 import pickle
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Generator
 
 import pytest
 
@@ -163,7 +163,7 @@ def test_a_generator_takes_exceptions_and_closing(profiler: Profiler, clock: Fak
     closed = []
 
     @profiler.profile_function("produce")
-    def produce() -> Iterator[str]:
+    def produce() -> Generator[str, None, None]:
         try:
             while True:
                 try:

@@ -15,7 +15,7 @@ import gymnasium
 import pytest
 import torch
 
-from hotloop.analysis.phases import ENDING
+from hotloop.analysis.windows import WHOLE as ENDING
 from hotloop.instrument.gap_names import gap_namer
 from hotloop.instrument.import_hook import ImportHook
 from hotloop.instrument.libraries import Instrumentation

@@ -90,7 +90,8 @@ def test_long_holds_of_a_lock_and_waits_for_it_are_logged(log: Path) -> None:
 
 
 def test_a_logged_lock_is_used_like_any_other(log: Path) -> None:
-    lock, seen = threading.Lock(), []
+    lock = threading.Lock()
+    seen: list[int] = []
     condition = threading.Condition(lock)
 
     def wait() -> None:

@@ -361,10 +361,10 @@ def _with_shared_work(trace: Trace, role: Sequence[int], count: int, given: dict
         under_way = round(pieces_under_way(trace, role) or 0.0)  # of each worker
         over = set(own) | {o.channel for m in role for o in trace.lanes[m].operations if o.kind == SEND}
         for extra in range(count - len(role)):
-            model = extra % len(role)
-            waiting = under_way - _has_work(trace.lanes[role[model]], over)
+            copied = extra % len(role)
+            waiting = under_way - _has_work(trace.lanes[role[copied]], over)
             own.append(len(channels))
-            channels.append(replace(trace.channels[own[model]], backlog=max(waiting, 0)))
+            channels.append(replace(trace.channels[own[copied]], backlog=max(waiting, 0)))
     else:
         shared = set().union(*given.values())
         own = [len(channels)] * count

@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from hotloop._util.errors import FileError
 from hotloop._util.interrupts import is_users, suppress_own, undisturbed
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from hotloop.capture.stats import ProfilerStats
 
 MOST_THREAD_NAMES = 1024
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar(
+    "Function", bound="Callable[..., Any] | classmethod[Any, Any, Any] | staticmethod[..., Any]"
+)
 
 
 class ProfilingWarning(UserWarning):
@@ -77,13 +79,19 @@ class Profiler:
         """Whether regions are recorded now."""
         return bool(self.recorder.epoch)
 
-    def profile_function(self, name: str | Function | None = None, *, category: str | None = None) -> Any:
+    @overload
+    def profile_function(self, name: Function, *, category: str | None = None) -> Function: ...
+    @overload
+    def profile_function(
+        self, name: str | None = None, *, category: str | None = None
+    ) -> Callable[[Function], Function]: ...
+    def profile_function(self, name: Any = None, *, category: str | None = None) -> Any:
         """Decorate a function: `@profile_function`, `@profile_function("name")`."""
         if callable(name):
             target = getattr(name, "__func__", name)
             return decorate(self.profile(target.__qualname__, category), name)
 
-        def with_name(function: Function) -> Any:
+        def with_name(function: Any) -> Any:
             target = getattr(function, "__func__", function)
             return decorate(self.profile(name or target.__qualname__, category), function)
 

@@ -23,7 +23,7 @@ LONG_NS = 100_000  # how long a lock must be held to be logged, if nobody waits 
 
 
 def patch_locks(module: ModuleType, into: Patches) -> None:
-    """`threading`. Since Python 3.13 `Lock` is a class, and a function in its place would break `isinstance`."""
+    """`threading`. Since Python 3.13 `Lock` is a class: a function in its place would break `isinstance`."""
     watched: Any = getattr(compiled, "WatchedLock", None)
     if watched is None:
         return
