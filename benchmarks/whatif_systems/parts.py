@@ -1,4 +1,4 @@
-"""Shared by the systems: parameters, three kinds of work, and the meter that prints the rate.
+"""Shared by the systems: parameters, four kinds of work, and the meter that prints the rate.
 
 A system is a script with parameters NAME=VALUE. A parameter named after a region multiplies the work in that
 region; `workers`, `depth` and their like set a size. Work is an amount, never a time: on a busy core it takes
@@ -16,6 +16,7 @@ from collections.abc import Callable
 LOOPS_PER_MS = 29_000  # of `python`: one millisecond on an idle core of the machine of RESULTS.md
 BYTES_PER_MS = 1_800_000  # of `native`: the same
 _BLOCK = bytes(64 * 1024)
+_LARGE = bytes(16 * 1024 * 1024)
 
 
 def parameters(**defaults: float) -> dict[str, float]:
@@ -45,6 +46,15 @@ def native(ms: float) -> None:
     for _ in range(int(blocks)):
         digest.update(_BLOCK)
     digest.update(_BLOCK[: max(int((blocks - int(blocks)) * len(_BLOCK)), 1)])
+
+
+def one_call(ms: float) -> None:
+    """Work in one native call, like a large matrix product: gives up the GIL once and takes it back once."""
+    left = int(ms * BYTES_PER_MS)
+    digest = hashlib.sha256()
+    while left > 0:
+        digest.update(memoryview(_LARGE)[:left])
+        left -= len(_LARGE)
 
 
 def nap(ms: float) -> None:
