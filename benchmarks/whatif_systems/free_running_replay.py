@@ -36,7 +36,7 @@ def play(memory: Any, written: Any, scale: float) -> None:
 def main() -> None:
     p = parameters(selfplay=1, learn=1, workers=3)
     context = multiprocessing.get_context("fork")
-    memory = context.RawArray(ctypes.c_float, ROWS * WIDTH)
+    memory: Any = context.RawArray(ctypes.c_float, ROWS * WIDTH)
     written = context.Value("l", 0)
     for _ in range(int(p["workers"])):
         context.Process(target=play, args=(memory, written, p["selfplay"]), daemon=True).start()

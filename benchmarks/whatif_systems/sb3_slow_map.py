@@ -10,6 +10,7 @@ import torch
 from parts import meter, nap, native, parameters, python
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
 import hotloop
@@ -68,6 +69,7 @@ def main() -> None:
     makers: Any = [lambda i=i: Maze(i, p["env_step"]) for i in range(n)]
     envs = SubprocVecEnv(makers, start_method="fork")
     model = PPO("MlpPolicy", envs, n_steps=ROLLOUT, batch_size=ROLLOUT * n, n_epochs=4, device="cpu", seed=0)
+    model.set_logger(Logger(None, []))  # the default makes a folder in each call of learn
     novelty = Novelty(p)
 
     def cycle() -> float:
