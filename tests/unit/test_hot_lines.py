@@ -589,6 +589,13 @@ def test_requests_awaited_one_by_one_while_the_event_loop_is_idle() -> None:
     assert awaits_one_by_one(run_of(with_source(capture, ("train.py", "collect", 1, TOGETHER)))) == []
     busy = with_source(capture_with([idle, PATHS[2]], [0, 10]), ("train.py", "collect", 1, REQUESTS))
     assert awaits_one_by_one(run_of(busy)) == []
+    assert advice.claim is not None and advice.claim.waits  # a replay only knows how to shorten work
+    first = "async def connect(clients):\n    return [await client.reset() for client in clients]\n"
+    step = path((MODULE, 12), (("train.py", "collect", 1), 3))
+    twice = with_source(capture_with([idle, step], [6, 4]), ("train.py", "connect", 20, first))
+    sources = (*twice.processes[0].sources, *one_by_one.processes[0].sources)
+    both = replace(twice, processes=(replace(twice.processes[0], sources=sources),))
+    assert awaits_one_by_one(run_of(both))[0].site == "train.py:3"  # the line that ran, not the first one
 
 
 LOCKED = """\

@@ -199,6 +199,9 @@ FIRES = {
         "                q = self.net(torch.from_numpy(obs[k]))\n            acts[k] = int(q.argmax())",
         "for name, o in observations.items():  # hot networks\n    logits = policy(o)\n"
         "    actions[name] = Categorical(logits=logits).sample()",
+        # methods of what the network answered
+        "for name, o in observations.items():  # hot networks\n    logp, _ = policy(torch.from_numpy(o))\n"
+        "    actions[name] = int(torch.multinomial(logp.exp(), 1))",
     ],
     "answers_one_by_one": [
         PIPES.format(ask="conn.send(('step', action))", answer="obs = conn.recv()"),
@@ -404,6 +407,8 @@ SILENT = {
         # a network for each
         "for k in range(n):  # hot networks\n    if alive[k]:\n        a[k] = policies[k](obs[k])",
         "for agent in team:  # hot networks\n    acts.append(agent.act(torch.from_numpy(obs)))",
+        "for name, o in obs.items():  # hot networks\n    p = policies.get(name)\n    a[name] = p.act(o)",
+        "for name, o in obs.items():  # hot networks\n    p = policies.get(name)\n    a[name] = p(o)",
         # batches already
         "for i in range(0, n, 512):  # hot networks\n    out.append(net(x[i:i + 512]))",
         "loader = DataLoader(data, 64)\nfor x, y in loader:  # hot networks\n    out.append(net(x))",

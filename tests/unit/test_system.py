@@ -293,6 +293,24 @@ def test_the_limit_is_the_role_that_waits_least_and_the_next_one_is_named() -> N
     assert [role.limiting for role in found.roles] == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("env_steps", "acts", "kind"),
+    [
+        (1000, False, "env_worker"),  # an answer for each step, as a worker written by hand sends
+        (64_000, False, "collector"),  # rollouts of 64 steps
+        (1000, True, "collector"),
+    ],
+)
+def test_who_answers_each_step_is_an_env_worker(env_steps: int, acts: bool, kind: str) -> None:
+    regions = {"env_step": Spec(1000, 7e5)} | ({"policy_forward": Spec(1000, 1e5)} if acts else {})
+    worker = ProcessSpec([ThreadSpec(regions | {"ipc_wait": Spec(1000, 1e5)}, env_steps=env_steps, cpu=None)])
+    made = make_capture(LEARNER, env_steps=0, updates=100, processes=[worker], cpu=None)
+    found = system_of(
+        piped(with_origins(made, [Origin("a2c.py"), Origin("a2c.py", "a2c.worker", "fork")]), [7e5])
+    )
+    assert [member.kind for member in found.members] == ["learner", kind]
+
+
 def test_the_rank_that_waits_least_is_the_straggler() -> None:
     quick = {"collective": Spec(100, 8e5, category="wait"), "backward": Spec(100, 2e5)}
     slow = {"collective": Spec(100, 1e4, category="wait"), "backward": Spec(100, 9.9e5)}

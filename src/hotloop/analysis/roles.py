@@ -169,7 +169,10 @@ def process_kind(
         return "evaluator", group
     if updates:
         return "learner", group
-    if env_steps or spent.get("policy", 0) > 0.05 * busy:
+    acts = spent.get("policy", 0) > 0.05 * busy
+    if env_steps and not acts and _sent(process) > 0.5 * env_steps:
+        return "env_worker", group  # it answers each step
+    if env_steps or acts:
         return "collector", group
     if spent.get("environment", 0) > 0.2 * busy:
         return "env_worker", group
@@ -178,6 +181,12 @@ def process_kind(
     if not _called(process) and not any(map(_works, process.threads)) and not _user_lines(process):
         return ("launcher", "") if process.pid in parents else ("service", "")
     return "worker", group or process.label
+
+
+def _sent(process: Process) -> int:
+    """Messages that a process sent."""
+    uses = [use for thread in process.threads for use in thread.channels]
+    return sum(int(use.calls[-1]) for use in uses if use.way == "send")
 
 
 def thread_kind(process: Process, thread: Thread, kind: RoleKind, resolver: Resolver) -> tuple[RoleKind, str]:

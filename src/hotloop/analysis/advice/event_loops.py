@@ -9,6 +9,7 @@ from hotloop._util.units import duration, percent
 from hotloop.analysis.advice.recommendation import LEAST_SAVED, Change, advise, per_unit
 from hotloop.analysis.advice.run_view import RunView
 from hotloop.analysis.findings import Claim, Recommendation, short_site
+from hotloop.analysis.line_samples import LineSamples
 from hotloop.analysis.parsed_source import line_text, walk_source
 from hotloop.analysis.source_names import dotted
 from hotloop.capture.samples import FunctionSource, SampledPath
@@ -26,7 +27,7 @@ def sleeping_event_loop(run: RunView) -> list[Recommendation]:
     polls = [place for source in lines.sources for place in _sleeps_in_loops(source)]
     if share < LEAST_SAVED or not polls:
         return []
-    site, text = polls[0]
+    site, text = _busiest(lines, polls)
     evidence = [
         f"The event loop had nothing to run {percent(share)} of training{per_unit(run, share)}.",
         f"{short_site(site)}: {text}",
@@ -43,7 +44,7 @@ def sleeping_event_loop(run: RunView) -> list[Recommendation]:
         lines.gain(idle, (0.4, 0.9, 1.0)),
         Change("await the event, not asyncio.sleep", "minutes", "safe"),
     )
-    return [replace(made, site=site, claim=Claim(sampled=tuple(idle)))]
+    return [replace(made, site=site, claim=_waiting(idle))]
 
 
 def awaits_one_by_one(run: RunView) -> list[Recommendation]:
@@ -58,7 +59,7 @@ def awaits_one_by_one(run: RunView) -> list[Recommendation]:
     places = [place for source in lines.sources for place in _awaits_in_loops(source)]
     if share < LEAST_SAVED or not places or any(_sleeps_in_loops(source) for source in lines.sources):
         return []
-    site, text = places[0]
+    site, text = _busiest(lines, places)
     made = advise(
         run,
         "awaits_one_by_one",
@@ -75,7 +76,7 @@ def awaits_one_by_one(run: RunView) -> list[Recommendation]:
         lines.gain(idle, (0.4, 0.85, 0.97)),
         Change("asyncio.gather over the requests", "minutes", "safe"),
     )
-    return [replace(made, site=site, claim=Claim(sampled=tuple(idle)))]
+    return [replace(made, site=site, claim=_waiting(idle))]
 
 
 def waits_for_the_slowest(run: RunView) -> list[Recommendation]:
@@ -112,7 +113,7 @@ def waits_for_the_slowest(run: RunView) -> list[Recommendation]:
         lines.gain(idle, (0.5 * saved, 0.9 * saved, saved)),
         Change("a task for each env instead of one gather for all", "hours", "semantic"),
     )
-    return [replace(made, site=found.site, claim=Claim(sampled=tuple(idle)))]
+    return [replace(made, site=found.site, claim=_waiting(idle))]
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,20 @@ def _gathered(run: RunView) -> list[_Gathered]:
 
 def _is_idle(path: SampledPath) -> bool:
     return "asyncio" in path.called and path.innermost.endswith(".select")
+
+
+def _waiting(idle: list[int]) -> Claim:
+    """Tasks that wait at the same time: the replay of messages only knows how to shorten work."""
+    return Claim(sampled=tuple(idle), waits=True)
+
+
+def _busiest(lines: LineSamples, places: list[tuple[str, str]]) -> tuple[str, str]:
+    """The place whose line ran most; while the loop is idle, no sample says which task waits."""
+    ran: dict[str, float] = {}
+    for number, path in enumerate(lines.paths):
+        for site in {f"{frame.file}:{frame.line}" for frame in path.frames}:
+            ran[site] = ran.get(site, 0.0) + lines.weight_of([number])
+    return max(places, key=lambda place: ran.get(place[0], 0.0))
 
 
 def _awaits_in_loops(source: FunctionSource) -> list[tuple[str, str]]:

@@ -202,20 +202,33 @@ def _asks_about_items(loop: ast.For) -> bool:
     if any(isinstance(n, ast.While) for n in ast.walk(loop)):
         return False
     known = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    answers: set[str] = set()  # what calls returned is data: its methods belong to no item
     asks = False
     for statement in ast.walk(loop):
         if isinstance(statement, ast.Assign) and known & _names(statement.value, ast.Load):
-            known |= {name for target in statement.targets for name in _names(target, ast.Store)}
+            made = {name for target in statement.targets for name in _names(target, ast.Store)}
+            if isinstance(statement.value, ast.Call) and not _looks_up(statement.value):
+                answers |= made - known
+            known |= made
         if isinstance(statement, ast.Call) and isinstance(statement.func, ast.Name | ast.Attribute):
             if dotted(statement.func).endswith((".step", ".reset")):
                 return False
             given = [*statement.args, *(k.value for k in statement.keywords)]
             asks |= any(known & _names(one, ast.Load) for one in given)
         if isinstance(statement, ast.Call) and known & _names(statement.func, ast.Load):
+            if isinstance(statement.func, ast.Attribute) and not (known - answers) & _names(
+                statement.func, ast.Load
+            ):
+                continue
             method = statement.func.attr if isinstance(statement.func, ast.Attribute) else ""
             if method not in OF_TENSORS:
                 return False  # each item has its own network: `policies[k](obs[k])`, `agent.act(obs)`
     return asks
+
+
+def _looks_up(call: ast.Call) -> bool:
+    """`policies.get(name)`: what comes back belongs to the item."""
+    return dotted(call.func).rpartition(".")[2] in ("get", "pop", "setdefault", "next", "getattr")
 
 
 def _takes_batches(spot: Spot, loop: ast.For) -> bool:
