@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hotloop._util.units import percent
+from hotloop.analysis.advice.kept_experience import keeps_experience
 from hotloop.analysis.advice.recommendation import Change, advise, per_unit
 from hotloop.analysis.advice.run_view import RunView
 from hotloop.analysis.findings import Claim, Recommendation, short_site
@@ -30,7 +31,7 @@ def evaluation_in_the_loop(run: RunView) -> list[Recommendation]:
     if lines is None:
         return []
     for place in _outermost_functions(lines):
-        if not LEAST_EVALUATION <= place.share <= 0.95:
+        if not LEAST_EVALUATION <= place.share <= 0.95 or _collects(lines, place):
             continue
         rest = set(range(len(lines.paths))) - place.paths
         if _plays_only(lines, set(place.paths)):
@@ -70,6 +71,7 @@ class _Called:
 
     name: str
     caller: str  # file:line that calls it most, "" if unknown
+    functions: frozenset[tuple[str, int]]  # files and first lines: itself and what it calls, without envs
     paths: frozenset[int]
     share: float
 
@@ -82,27 +84,39 @@ def _outermost_functions(lines: LineSamples) -> list[_Called]:
         if returns_a_number(source.text)
     }
     paths: dict[tuple[str, int], set[int]] = {}
+    called: dict[tuple[str, int], set[tuple[str, int]]] = {}
     callers: dict[tuple[str, int], dict[str, float]] = {}
     for number, path in enumerate(lines.paths):
         for place, frame in enumerate(path.frames):
             key = frame.file, frame.first_line
             if frame.function.endswith(ENV_METHODS):
                 break  # below, the env computes what it returns
+            for above in path.frames[:place]:
+                called.setdefault((above.file, above.first_line), set()).add(key)
             if key in wanted and frame.function != "<module>":
                 paths.setdefault(key, set()).add(number)
-                above = path.frames[place - 1].site if place else ""
+                site = path.frames[place - 1].site if place else ""
                 seen = callers.setdefault(key, {})
-                seen[above] = seen.get(above, 0.0) + lines.weight_of([number])
+                seen[site] = seen.get(site, 0.0) + lines.weight_of([number])
     found = [
         _Called(
             wanted[key],
             max(callers[key], key=lambda site: callers[key][site]),
+            frozenset({key, *called.get(key, ())}),
             frozenset(p),
             lines.share_of(p),
         )
         for key, p in paths.items()
     ]
     return sorted(found, key=lambda place: -place.share)
+
+
+def _collects(lines: LineSamples, place: _Called) -> bool:
+    """Whether it, or a function that it calls, keeps what the env showed: training needs that."""
+    return any(
+        (source.file, source.first_line) in place.functions and keeps_experience(source.text)
+        for source in lines.sources
+    )
 
 
 def returns_a_number(source: str) -> bool:
