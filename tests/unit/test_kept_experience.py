@@ -1,4 +1,4 @@
-"""Functions that collect experience return numbers, too; calling them less often would be another training."""
+"""Functions that collect experience return numbers, too, and training needs every call."""
 
 from __future__ import annotations
 
@@ -24,36 +24,70 @@ def evaluate(policy, env, episodes):
 """
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        # DAgger: arrays of its own, which go into the data set
-        "def collect(self, n):\n    seen = np.empty((n, 4))\n    for i in range(n):\n        seen[i] = self.obs\n"
-        "        self.obs, _, done, _, _ = self.env.step(expert(self.obs))\n        crashes += done\n"
-        "    self.data.extend(seen)\n    return crashes",
-        "def play(env, memory):\n    s, _ = env.reset()\n    while True:\n        s2, r, d, t, _ = env.step(act(s))\n"
-        "        memory.push(s, r, s2)\n        s = s2\n        total += r\n    return total",
-        "def run(env, buffer):\n    obs = env.reset()\n    rows = []\n    for t in range(9):\n        rows.append((obs, 1))\n"
-        "        obs, r, d, i = env.step(0)\n    buffer.add_episode(rows)\n    return float(r)",
-        "def rollout(self):\n    for t in range(9):\n        self.buf[t] = obs\n        obs, r, d, t, i = self.env.step(0)\n"
-        "    return self.rew.mean()",
-        # it goes on where it stopped
-        "def advance(self):\n    self.obs, r, d, t, i = self.env.step(self.act(self.obs))\n    return float(r)",
-    ],
-)
+COLLECTING = [
+    # DAgger: arrays of its own, which go into the data set
+    """\
+def collect(self, n):
+    seen = np.empty((n, 4))
+    for i in range(n):
+        seen[i] = self.obs
+        self.obs, _, done, _, _ = self.env.step(expert(self.obs))
+        crashes += done
+    self.data.extend(seen)
+    return crashes
+""",
+    """\
+def play(env, memory):
+    s, _ = env.reset()
+    while not done:
+        s2, r, done, _, _ = env.step(act(s))
+        memory.push(s, r, s2)
+        s = s2
+        total += r
+    return total
+""",
+    """\
+def run(env, buffer):
+    obs, rows = env.reset(), []
+    for t in range(9):
+        obs, r, d, i = env.step(0)
+        rows.append((obs, r))
+    buffer.add_episode(rows)
+    return float(r)
+""",
+    """\
+def rollout(self):
+    for t in range(9):
+        self.buffer[t] = obs
+        obs, r, d, t, i = self.env.step(0)
+    return self.rewards.mean()
+""",
+    # it goes on where it stopped
+    """\
+def advance(self):
+    self.obs, r, d, t, i = self.env.step(self.act(self.obs))
+    return float(r)
+""",
+]
+KEEPING_NOTHING = [
+    EVALUATE,
+    EVALUATE.replace("log.append", "self.history.append"),
+    "def score(env):\n    env.reset()\n    return sum(env.step(a)[1] for a in plan)",
+    """\
+def evaluate(self):
+    obs = self.env.reset()
+    frames.append(self.env.render())
+    return float(obs.sum())
+""",
+    "not python (",
+]
+
+
+@pytest.mark.parametrize("source", COLLECTING)
 def test_what_keeps_observations_collects(source: str) -> None:
     assert keeps_experience(source)
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        EVALUATE,
-        EVALUATE.replace("log.append", "self.history.append"),
-        "def score(env):\n    env.reset()\n    return sum(env.step(a)[1] for a in plan)",
-        "def evaluate(self):\n    obs = self.env.reset()\n    frames.append(self.env.render())\n    return float(obs.sum())",
-        "not python (",
-    ],
-)
+@pytest.mark.parametrize("source", KEEPING_NOTHING)
 def test_evaluations_keep_nothing_of_what_they_see(source: str) -> None:
     assert not keeps_experience(source)
