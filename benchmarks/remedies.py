@@ -258,6 +258,15 @@ def draws(count: int, size: int | None) -> None:
     )
 
 
+def independent_draws(width: int, rows: int) -> None:
+    mean, std = np.zeros(width), np.ones(width)
+    show(
+        f"multivariate_normal with diag(std**2), {rows} x {width}: standard normal numbers",
+        lambda: CHANCE.multivariate_normal(mean, np.diag(std**2), size=rows),
+        lambda: mean + std * CHANCE.standard_normal((rows, width)),
+    )
+
+
 def inverses(size: int) -> None:
     matrix = np.eye(size)
     inverse, x = np.linalg.inv(matrix), CHANCE.random(size)
@@ -342,6 +351,8 @@ def main() -> None:
         ensembles(members)
     draws(4, None)
     draws(20_000, 64)
+    for width, rows in ((2, 1), (6, 64), (50, 64), (200, 100)):
+        independent_draws(width, rows)
     for size in (12, 32, 64):
         inverses(size)
     rows_one_by_one()

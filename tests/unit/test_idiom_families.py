@@ -194,6 +194,11 @@ FIRES = {
         "for i in x:\n    buffer.save_hdf5(path)  # hot",
         "for i in x:\n    with open('log.csv', 'a') as file:  # hot\n        file.write(row)",
     ],
+    "independent_draws": [
+        "for s in x:\n    y = rng.multivariate_normal(m, np.diag(s ** 2 + e), size=n)  # hot",
+        "cov = sigma ** 2 * np.eye(d)\nfor m in x:\n    y = np.random.multivariate_normal(m, cov)  # hot",
+        "def ask(self):\n    return self.rng.multivariate_normal(self.m, cov=self.s * np.identity(4))  # hot",
+    ],
     "decomposing_for_each_draw": [
         "xs = np.array([rng.multivariate_normal(self.mean, self.cov) for _ in range(n)])  # hot",
         "def ask(self):\n    return [rng.multivariate_normal(self.m, self.c) for _ in range(n)]  # hot",
@@ -459,6 +464,11 @@ SILENT = {
         "for i in x:\n    kept.append(row)  # hot",
         "for i in x:\n    state = buffer.last()  # hot",
         "for i in x:\n    y = net(saved)  # hot",
+    ],
+    "independent_draws": [
+        "for i in x:\n    y = rng.multivariate_normal(mean, cov, size=n)  # hot",
+        "c = np.eye(d)\nfor m in x:\n    y = rng.multivariate_normal(m, c, 9)  # hot\n    c = np.cov(y.T)",
+        "for i in x:\n    y = rng.multivariate_normal(m, np.diag(s) + rest, size=n)  # hot",
     ],
     "decomposing_for_each_draw": [
         "for i in x:\n    y = rng.multivariate_normal(mean, cov, size=n)  # hot",

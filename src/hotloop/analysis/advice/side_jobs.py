@@ -78,7 +78,10 @@ def evaluation_too_often(run: RunView) -> Recommendation | None:
     evidence = [took(row)]
     if run.env_steps:
         evidence.append(f"It runs every {run.env_steps / max(row.calls, 1):,.0f} env steps.")
-    evidence.append(f"The gain is for evaluating so rarely that it takes {percent(TOLERABLE)} of the time.")
+    evidence.append(
+        f"The gain is for evaluating so rarely that it takes {percent(TOLERABLE)} of the time (between "
+        f"{percent(2 * TOLERABLE)} and none)."
+    )
     left = TOLERABLE * (1 - share) / (1 - TOLERABLE) / share  # of its present time
     return advise(
         run,
@@ -88,7 +91,7 @@ def evaluation_too_often(run: RunView) -> Recommendation | None:
         evidence,
         "Evaluate less often, on fewer episodes, or in a separate process. Training stays the same to the "
         "bit only if evaluation draws no random numbers that training uses.",
-        run.gain(rows, 1 - left),
+        run.gain(rows, (1 - 2 * left, 1.0)),
         Change(
             "a longer evaluation interval",
             "minutes",
