@@ -107,7 +107,6 @@ def latest_capture() -> Path:
     captures = sorted(RUNS.glob("*/capture.json"), key=lambda file: file.parent.stat().st_mtime_ns)
     if not captures:
         raise CaptureError(
-            f"There is no capture in {RUNS}/; name a capture folder, or record one with "
-            "hotloop.start() in your script."
+            f"There is no capture in {RUNS}/; name a capture folder, or record one: hotloop run train.py"
         )
     return captures[-1].parent
