@@ -60,7 +60,7 @@ def episode(qa, qb, seed, epsilon, alpha, gamma):
 
 
 def main():
-    episodes = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
+    episodes = int(sys.argv[1]) if len(sys.argv) > 1 else 400_000
     qa, qb = np.zeros((N_STATES, ACTIONS)), np.zeros((N_STATES, ACTIONS))
     # compiles
     episode(qa.copy(), qb.copy(), 0, 0.1, 0.1, 0.95)

@@ -102,7 +102,7 @@ def main():
         if abs(s[0]) > 2.4 or abs(s[2]) > 0.3 or t == 200:
             lengths.append(t)
             s, t = rng.uniform(-0.05, 0.05, 4), 0
-            planner.mean.zero_()
+            planner.mean = torch.zeros(args.horizon)
         if step >= 64 and step % args.train_every == 0:
             for _ in range(args.train_batches):
                 idx = torch.from_numpy(rng.integers(0, step + 1, (args.members, args.batch)))

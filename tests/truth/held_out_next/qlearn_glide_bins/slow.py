@@ -59,7 +59,7 @@ def run_episode(env, agent, seed=None):
 
 
 def main():
-    episodes = int(sys.argv[1]) if len(sys.argv) > 1 else 3000
+    episodes = int(sys.argv[1]) if len(sys.argv) > 1 else 6000
     env = gym.make("MountainCar-v0")
     agent = QAgent(52)
     total, counted, best = 0, 0, MAX_STEPS

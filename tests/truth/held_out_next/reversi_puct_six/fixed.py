@@ -179,7 +179,7 @@ def play_game(player):
 
 
 if __name__ == "__main__":
-    games = int(sys.argv[1]) if len(sys.argv) > 1 else 40
+    games = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     player = Player(seed=17, simulations=100)
     moves, skip = 0, games // 5
     for game in range(games):

@@ -69,7 +69,7 @@ def one_page(policy, rates, rng):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pages", type=int, default=60)
+    parser.add_argument("--pages", type=int, default=200)
     parser.add_argument("--visitors", type=int, default=20_000)
     parser.add_argument("--ads", type=int, default=4)
     parser.add_argument("--window", type=int, default=24)
