@@ -7,7 +7,7 @@ import numpy as np
 
 LEGS = 24
 N_OBS = 2 * LEGS + 4
-N_HIDDEN = 48
+N_HIDDEN = 192
 
 
 class Centipedes:
@@ -63,7 +63,7 @@ def evaluate(world, genes, steps):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--generations", type=int, default=600)
+    parser.add_argument("--generations", type=int, default=200)
     parser.add_argument("--population", type=int, default=96)
     parser.add_argument("--elites", type=int, default=16)
     parser.add_argument("--trials", type=int, default=48)

@@ -14,7 +14,7 @@ from torch import nn
 
 @dataclass
 class Args:
-    steps: int = 700
+    steps: int = 1500
     """real environment steps"""
     members: int = 7
     candidates: int = 48
