@@ -63,7 +63,7 @@ def evaluate(world, genes, steps):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--generations", type=int, default=200)
+    parser.add_argument("--generations", type=int, default=100)
     parser.add_argument("--population", type=int, default=96)
     parser.add_argument("--elites", type=int, default=16)
     parser.add_argument("--trials", type=int, default=48)
