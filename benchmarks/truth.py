@@ -520,7 +520,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--set", choices=("held_out", "held_out_next", "development"), default="development")
+    parser.add_argument("--set", choices=("held_out", "development"), default="development")
     parser.add_argument("--cases", default="", metavar="A,B", help="only these cases")
     parser.add_argument("--rounds", type=int, default=5, help="pairs of slow and fixed; 0: measure no ratio")
     parser.add_argument("--quick", action="store_true", help="use each case's shortest sensible call")
@@ -549,11 +549,11 @@ def main() -> int:
     COMPUTE_THREADS, CLOCK = given.threads, given.clock
     given.peers = peers_of(given.peers)
     cases = load_cases(given.set, list(filter(None, given.cases.split(","))))
-    secret = given.set != "development"
+    secret = given.set == "held_out"
     if given.quick and given.peers:
         print("--quick: other profilers see mostly imports in so short a run; do not publish their figures")
     if secret and (given.keep is not None or given.json is not None):
-        print(f"{given.set}: do not tune rules by what --keep and --json show")
+        print("held_out: do not tune rules by what --keep and --json show")
     print(f"{cpu_name()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         ratios = Ratios((given.keep or given.again or Path(scratch)) / "ratios.json")
