@@ -39,6 +39,7 @@ PATIENT = {
     "RAY_worker_register_timeout_seconds": "300",
     "RAY_health_check_timeout_ms": "20000",
     "RAY_health_check_failure_threshold": "5",
+    "HOTLOOP_WAIT_FOR_NODES": "280",
 }
 SMALL: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20}
 

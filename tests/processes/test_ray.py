@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hotloop.capture.open_capture import open_capture
-from hotloop.capture.series import read
+from hotloop.capture.series import Run, read
 from hotloop.lab.machine_lock import INSIDE_LAB
 from tests.processes import test_collect_ray, test_run_ray
 from tests.processes.ray_cluster import PATIENT, RayCluster, needs_ray
@@ -50,9 +50,9 @@ def test_a_job_on_two_nodes_is_recorded_whole(cluster: RayCluster, tmp_path: Pat
 
 
 def test_both_runs_of_a_pair_are_made_on_one_node(cluster: RayCluster, tmp_path: Path) -> None:
-    words = ("compare", "--a", "sleep 0.01", "--b", "sleep 0.4", "--no-record", "--on", "ray", "--json")
+    words = ["compare", "--no-record", "--on", "ray", "--budget", "2m", "--json", "--series", "runs"]
     done = subprocess.run(
-        [sys.executable, "-m", "hotloop", *words, "--series", "runs"],
+        [sys.executable, "-m", "hotloop", *words, "--a", "sleep 0.01", "--b", "sleep 0.4"],
         cwd=tmp_path,
         env=environment("auto", RAY_ADDRESS=cluster.address, **PATIENT),
         capture_output=True,
@@ -61,10 +61,16 @@ def test_both_runs_of_a_pair_are_made_on_one_node(cluster: RayCluster, tmp_path:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout)["compared"][0]["verdict"]["word"] == "slower"
+    # Which verdict it is, and after how many pairs, depends on how busy the machine is.
+    assert json.loads(done.stdout)["compared"][0]["verdict"]["word"]
     series = read(tmp_path / "runs")
-    nodes = {run.block: {one.node for one in series.runs if one.block == run.block} for run in series.runs}
-    assert all(len(used) == 1 for used in nodes.values()) and len(set.union(*nodes.values())) == 2
+    pairs: dict[int, list[Run]] = {}
+    for run in series.runs:
+        pairs.setdefault(run.block, []).append(run)
+    assert all(run.ok for run in series.runs)
+    assert all(sorted(run.variant for run in pair) == ["A", "B"] for pair in pairs.values())
+    assert all(len({run.node for run in pair}) == 1 for pair in pairs.values())
+    assert len({run.node for run in series.runs}) == 2
 
 
 @pytest.mark.long

@@ -19,6 +19,7 @@ from hotloop._util import HOTLOOP_VERSION
 from hotloop.analysis.ray_waits import actor_starts, task_waits
 from hotloop.capture.model import Capture, Process
 from hotloop.capture.open_capture import open_capture
+from hotloop.capture.reader import NOT_YET
 from hotloop.capture.stats import by_name
 from hotloop.capture.summary import load_summary
 from hotloop.instrument.ray_hook import Settings
@@ -108,7 +109,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 def complaints(err: str) -> list[str]:
     """Lines of hotloop, without the one that says on a busy machine what it waits for at the end."""
-    ours = [line for line in err.splitlines() if "hotloop" in line]
+    ours = [line for line in err.splitlines() if line.startswith("hotloop: ")]
     return [line for line in ours if "waiting for what other nodes recorded" not in line]
 
 
@@ -118,6 +119,11 @@ def of_actor(capture: Capture, node: str | None = None) -> list[Process]:
         for p in capture.processes
         if p.origin is not None and p.origin.actor == "Runner" and node in (None, p.origin.node)
     ]
+
+
+def known(capture: Capture) -> list[Process]:
+    """Processes that have said what they are: Ray may end a spare worker while it joins."""
+    return [p for p in capture.processes if p.origin is not None]
 
 
 def calls(process: Process) -> dict[str, int]:
@@ -209,17 +215,17 @@ def check_who_joined(capture: Capture, about: list[list[Any]]) -> None:
     assert [words[:2] for words in about] == [["mine", "ran"]] * 2  # the user's own settings still hold
     driver, far = capture.nodes
     assert driver.driver and not far.driver and not far.shared and far.complete and far.received_bytes
-    roles = sorted(p.origin.ray for p in capture.processes)
+    roles = sorted(p.origin.ray for p in known(capture))
     assert roles[0] == "driver" and set(roles[1:]) == {"worker"}  # no daemon, and not our own actor
     near, there = of_actor(capture, driver.node) + of_actor(capture, far.node)
     assert {near.pid, there.pid} == {words[2] for words in about}
     assert (near.label, there.label) == ("Runner", "Runner")
     assert not any("Courier" in p.label for p in capture.processes)
-    assert not capture.warnings
+    assert not [text for text in capture.warnings if not text.endswith(NOT_YET)]
 
 
 def check_counts(capture: Capture) -> None:
-    main = next(p for p in capture.processes if p.origin.ray == "driver")
+    main = next(p for p in known(capture) if p.origin is not None and p.origin.ray == "driver")
     found = calls(main)
     assert found["wait for Runner.sample"] == 20
     assert found["wait for double"] == 1
@@ -241,7 +247,8 @@ def check_counts(capture: Capture) -> None:
     inside = {node.name: node.calls for node in generating.children}  # what a generator does is in its task
     assert (generating.calls, inside["ray_put"], inside["ray_get"]) == (1, 3, 3)
     waits = {one.name: one for one in task_waits(capture)}
-    assert waits["Runner.sample"].known >= 10 and waits["Runner.sample"].median_ns > 0  # most were saved
+    # Each worker has saved its first 16 times at once; a task begins after the call that submits it.
+    assert waits["Runner.sample"].known >= 10 and waits["Runner.sample"].median_ns > 0
     (starts,) = actor_starts(capture)
     assert (starts.name, starts.known) == ("Runner", 2) and 0 < starts.init_median_ns < starts.median_ns
 

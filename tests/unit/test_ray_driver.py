@@ -408,3 +408,12 @@ def test_a_task_is_submitted_when_the_call_begins(monkeypatch: pytest.MonkeyPatc
     assert ray_patches._submitting(lambda _self: "Runner.sample", remote)(object()) == b"task"
     name, submitted_ns = sample.kept[b"task".hex()]
     assert name == "Runner.sample" and submitted_ns <= began_ns[0]
+
+
+def test_the_environment_says_how_long_the_end_waits_for_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOTLOOP_WAIT_FOR_NODES", "300")
+    assert ray_driver._whole_number(ray_driver.END_VARIABLE, ray_driver.END_S) == 300
+    monkeypatch.setenv("HOTLOOP_WAIT_FOR_NODES", "soon")
+    assert ray_driver._whole_number(ray_driver.END_VARIABLE, ray_driver.END_S) == 60

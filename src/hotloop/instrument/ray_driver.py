@@ -37,7 +37,8 @@ MOST_OF_A_CORE = 0.005  # is what their thread takes; at most
 LONGEST_S = 30.0
 LIST_S = 10.0  # between two looks at which nodes there are; all of them come from Ray's head
 ANSWER_S = 20.0  # a node that answers later than this is asked again in the next round
-END_S = 60.0  # for the last round, when the driver is about to leave; nearly always a moment
+END_VARIABLE = "HOTLOOP_WAIT_FOR_NODES"  # environment of the driver; replaces:
+END_S = 60  # for the last round, when the driver is about to leave; nearly always a moment
 LONG_S = 5.0  # after which the user is told what it waits for
 CLOCK_S = 30.0  # between two measurements of a node's clock, which cost 30 ms of CPU time
 ROUND_TRIPS = 16  # of which the fastest tells the offset of a clock
@@ -246,8 +247,8 @@ class Cluster:
         self._told: set[str] = set()
         self._told_to_wait = False
         self._begin_real_ns = time.time_ns()
-        given = os.environ.get(MOST_PARTS_VARIABLE, "")
-        self._most_parts = int(given) if given.isdecimal() else MOST_PARTS
+        self._most_parts = _whole_number(MOST_PARTS_VARIABLE, MOST_PARTS)
+        self._end_s = _whole_number(END_VARIABLE, END_S)
 
     def start(self) -> None:
         (self.folder / FOLDER).mkdir(exist_ok=True)
@@ -258,7 +259,7 @@ class Cluster:
 
     def finish(self) -> None:
         """One more round; the driver is about to leave the cluster."""
-        deadline = time.monotonic() + END_S
+        deadline = time.monotonic() + self._end_s
         if not self._ends:
             self._ends = True
             self._pause.release()
@@ -450,6 +451,11 @@ class Cluster:
     def _save(self, link: NodeLink) -> None:
         with suppress_own(OSError):
             write_atomically(self.folder / FOLDER / f"{link.id}.json", json_text(link.facts()))
+
+
+def _whole_number(variable: str, otherwise: int) -> int:
+    given = os.environ.get(variable, "")
+    return int(given) if given.isdecimal() else otherwise
 
 
 def pause_after(before_s: float, took_s: float) -> float:
