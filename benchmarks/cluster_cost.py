@@ -6,6 +6,13 @@ Starts a cluster of two nodes on this computer, the second of which shares no fo
 its recordings come home through Ray. The same job (programs/ray_job.py) runs on it again and again, plain and
 recorded, in random order within each pair. CPU times are those of the driver and of all
 workers, ours included, over a fixed number of rounds of training, from ten seconds after its beginning on.
+
+    python benchmarks/cluster_cost.py --turns 20 --starts 8
+
+starts the job twice, plain and recorded, and both take turns of a second, so that what else the machine does
+meets both alike. The job is started again and again: where its processes lie in memory makes each of them a
+little faster or slower, so that the starts, not the turns, give the interval. What can be counted is counted:
+CPU time of our actor on the other node and of our thread in the driver.
 """
 
 from __future__ import annotations
@@ -52,6 +59,70 @@ def change(pairs: list[dict[str, dict[str, float]]], name: str) -> str:
     return f"{np.median(plain):.2f} s plain, {100 * middle:+.2f} % [{100 * low:+.2f}, {100 * high:+.2f}]"
 
 
+class Job:
+    """One running job that trains when asked."""
+
+    def __init__(self, capture: Path | None):
+        environment = dict(os.environ)
+        if capture is not None:
+            environment = recording_environment(capture, environment)
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "programs/ray_job.py"), "turns", str(os.getpid())],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.turn(3)
+
+    def turn(self, rounds: int) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(rounds, file=self._process.stdin, flush=True)
+        while line := self._process.stdout.readline():
+            if line.startswith("{"):
+                found: dict[str, Any] = json.loads(line)
+                return found
+        sys.exit("the job ended")
+
+    def end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+        time.sleep(2.0)  # Ray ends the job's workers
+
+
+def by_turns(turns: int, starts: int, rounds: int, place: Path) -> None:
+    """Print how much more CPU time a recorded job takes, from jobs that take turns."""
+    chance = random.Random(0)
+    changes, parts = [], []
+    for start in range(starts):
+        folders = {"plain": None, "recorded": place / f"turns{start}"}
+        jobs = {kind: Job(folders[kind]) for kind in chance.sample(sorted(folders), 2)}
+        logs = []
+        for _ in range(turns):
+            made = {kind: jobs[kind].turn(rounds) for kind in chance.sample(sorted(jobs), 2)}
+            spent = {kind: sum(one["cpu_s"]) for kind, one in made.items()}
+            logs.append(np.log(spent["recorded"]) - np.log(spent["plain"]))
+            ours = made["recorded"]
+            actor = sum(ours["cpu_s"][3:])
+            parts.append((spent["plain"], made["plain"]["wall_s"], ours["wall_s"], actor, ours["thread_s"]))
+        for job in jobs.values():
+            job.end()
+        changes.append(float(np.median(logs)))
+        said = f"start {start + 1}: {100 * np.expm1(changes[-1]):+.2f} %"
+        print(f"{said} (median of {turns} turns)", file=sys.stderr, flush=True)
+    low, high = np.expm1(signed_rank_interval(np.array(changes), 0.05) or (np.nan, np.nan))
+    middle = np.expm1(hodges_lehmann(np.array(changes)))
+    plain, plain_wall, wall, actor, thread = np.array(parts).sum(axis=0)
+    print(
+        f"{starts} starts, {turns} turns of {rounds} rounds each, load {os.getloadavg()[0]:.1f}:\n"
+        f"  recorded {100 * middle:+.2f} % CPU time [{100 * low:+.2f}, {100 * high:+.2f}], 95 %, by starts\n"
+        f"  the plain job uses {plain / plain_wall:.2f} cores\n"
+        f"  our actor {1000 * actor / wall:.1f} ms/s, {100 * actor / plain:.2f} % of the job; "
+        f"our thread {1000 * thread / wall:.1f} ms/s, {100 * thread / plain:.2f} %"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -63,6 +134,9 @@ def main() -> None:
     parser.add_argument(
         "--parts", action="store_true", help="a job that does nothing, and one round over the nodes"
     )
+    parser.add_argument("--turns", type=int, default=0, help="of two jobs, for each start")
+    parser.add_argument("--starts", type=int, default=8)
+    parser.add_argument("--turn-rounds", type=int, default=3)
     options = parser.parse_args()
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # 127.0.0.1
     os.environ.setdefault("RAY_worker_niceness", "0")
@@ -73,11 +147,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         here = Path(place)
         (here / "far").mkdir()
-        cluster = Cluster(initialize_head=True, head_node_args={**SMALL, "include_dashboard": False})
+        near: dict[str, Any] = {**SMALL, "resources": {"near": 2}, "include_dashboard": False}
+        cluster = Cluster(initialize_head=True, head_node_args=near)
         try:
-            cluster.add_node(wait=True, env_vars={"HOTLOOP_NODE_FOLDER": str(here / "far")}, **SMALL)
+            apart = {"HOTLOOP_NODE_FOLDER": str(here / "far")}
+            cluster.add_node(wait=True, env_vars=apart, resources={"far": 2}, **SMALL)
             os.environ["RAY_ADDRESS"] = cluster.address
             run(2, None)  # loads everything from disk
+            if options.turns:
+                by_turns(options.turns, options.starts, options.turn_rounds, here)
+                return
             if options.parts:
                 for kind, capture in (("plain", None), ("recorded", here / "capture")):
                     print(kind, json.dumps(run(0, capture)))

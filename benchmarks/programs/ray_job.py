@@ -3,6 +3,8 @@
 Run: python ray_job.py ROUNDS ROOT_PID, with RAY_ADDRESS set; that process has started the cluster. Prints the
 CPU time that the driver and all workers used while the job trained. With 0 rounds, it prints what they use
 while they do nothing and, if it is recorded, what the parts of one round of hotloop over the nodes cost.
+With `turns` for ROUNDS, it reads a number of rounds from each line of its input, makes them and prints the
+CPU time of its own processes and the wall time, in seconds.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from typing import Any
 
@@ -68,6 +71,9 @@ class Runner:
         self.observation, _ = self.env.reset(seed=number)
         self.policy = network()
 
+    def pid(self) -> int:
+        return os.getpid()
+
     def sample(self, weights: dict[str, Any]) -> tuple[Any, Any, Any]:
         self.policy.load_state_dict(weights)
         observations, actions, rewards = [], [], []
@@ -109,19 +115,53 @@ def parts_of_a_round(root: int) -> dict[str, float]:
     return found
 
 
+def process_cpu_s(pid: int) -> float:
+    """CPU time of a process with all its threads, to the nanosecond."""
+    return time.clock_gettime((~pid << 3) | 2)  # as clock_getcpuclockid makes it on Linux
+
+
+def own_thread_s() -> float:
+    """CPU time of hotloop's thread in this process."""
+    for thread in threading.enumerate():
+        if thread.name == "hotloop cluster" and thread.native_id is not None:
+            return time.clock_gettime((~thread.native_id << 3) | 6)  # as pthread_getcpuclockid makes it
+    return 0.0
+
+
+def own_workers(root: int, handles: list[Any]) -> list[int]:
+    """The processes of this job: the driver, its actors, and ours on the other nodes if it is recorded."""
+    pids = [os.getpid(), *ray.get([one.pid.remote() for one in handles])]
+    if "hotloop.instrument.ray_driver" in sys.modules:
+        from hotloop.instrument import ray_driver
+
+        cluster = ray_driver.cluster
+        assert cluster is not None
+        deadline = time.monotonic() + 60
+        while not cluster.nodes and time.monotonic() < deadline:
+            time.sleep(0.1)
+        pids += [pid for pid, (name, _) in cpu_by_process(root).items() if "HotloopCourier" in name]
+        assert len(pids) == 4, "our actor on the other node did not start"
+    return pids
+
+
 def main() -> None:
-    rounds, root = int(sys.argv[1]), int(sys.argv[2])
+    rounds, root = 0 if sys.argv[1] == "turns" else int(sys.argv[1]), int(sys.argv[2])
     torch.set_num_threads(1)
     torch.manual_seed(0)
     if "hotloop.instrument.ray_driver" in sys.modules or os.environ.get("HOTLOOP_RUN"):
         from hotloop.instrument import ray_driver
 
         # So that clocks are compared, as between computers.
-        vars(ray_driver)["boot_id"] = lambda: "another computer's"
+        vars(ray_driver)["clock_id"] = lambda: "another computer's"
     ray.init(address=os.environ["RAY_ADDRESS"], log_to_driver=False)
-    make: Any = ray.remote(num_cpus=0.5, scheduling_strategy="SPREAD")(Runner)
-    runners = [make.remote(number) for number in range(2)]
+    make: Any = ray.remote(num_cpus=0.5)(Runner)
+    places = ("near", "far")
+    runners = [make.options(resources={place: 1}).remote(number) for number, place in enumerate(places)]
     policy = network()
+    optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
+    if sys.argv[1] == "turns":
+        take_turns(root, runners, policy, optimizer)
+        return
     if not rounds:
         ray.get([one.sample.remote(policy.state_dict()) for one in runners])
         time.sleep(5.0)
@@ -137,25 +177,47 @@ def main() -> None:
         recorded = bool(os.environ.get("HOTLOOP_RUN"))
         print(json.dumps(idle | (parts_of_a_round(root) if recorded else {})))
         return
-    optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
     before = 0.0
     begin_s, left = time.monotonic(), -1  # rounds that are measured
     while left:
         if left < 0 and time.monotonic() - begin_s > WARM_UP_S:  # everything is imported and running
             before, left, begin_s = cpu_s(root), rounds, time.monotonic()
         left -= left > 0
-        weights = ray.put(policy.state_dict())
-        for observations, actions, rewards in ray.get([one.sample.remote(weights) for one in runners]):
-            rows = torch.from_numpy(observations), torch.from_numpy(actions), torch.from_numpy(rewards)
-            for _ in range(EPOCHS):
-                for at in range(0, STEPS, BATCH):
-                    seen, done, gained = (column[at : at + BATCH] for column in rows)
-                    chance = torch.distributions.Categorical(logits=policy(seen)).log_prob(done)
-                    loss = -(chance * gained).mean()
-                    optimizer.zero_grad()
-                    loss.backward()
-                    optimizer.step()
+        train(runners, policy, optimizer)
     print(json.dumps({"train_cpu_s": cpu_s(root) - before, "train_wall_s": time.monotonic() - begin_s}))
+    ray.shutdown()
+
+
+def train(runners: list[Any], policy: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """One round."""
+    weights = ray.put(policy.state_dict())
+    for observations, actions, rewards in ray.get([one.sample.remote(weights) for one in runners]):
+        rows = torch.from_numpy(observations), torch.from_numpy(actions), torch.from_numpy(rewards)
+        for _ in range(EPOCHS):
+            for at in range(0, STEPS, BATCH):
+                seen, done, gained = (column[at : at + BATCH] for column in rows)
+                chance = torch.distributions.Categorical(logits=policy(seen)).log_prob(done)
+                loss = -(chance * gained).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+
+
+def take_turns(
+    root: int, runners: list[Any], policy: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
+    """Train when asked."""
+    pids = own_workers(root, runners)
+    for line in sys.stdin:
+        before, begin_s = [process_cpu_s(pid) for pid in pids], time.monotonic()
+        thread_s = own_thread_s()
+        for _ in range(int(line)):
+            train(runners, policy, optimizer)
+        wall_s = time.monotonic() - begin_s
+        used = [process_cpu_s(pid) - then for pid, then in zip(pids, before, strict=True)]
+        print(
+            json.dumps({"cpu_s": used, "wall_s": wall_s, "thread_s": own_thread_s() - thread_s}), flush=True
+        )
     ray.shutdown()
 
 

@@ -154,6 +154,24 @@ def test_nodes_and_clocks_are_described(far: NodeFacts, clocks: str) -> None:
     )
 
 
+def test_bytes_over_the_network_are_those_of_computers_not_of_nodes() -> None:
+    def told(*nodes: NodeFacts) -> list[str]:
+        capture = replace(cluster(nodes[1]), nodes=nodes)
+        return [text for text in describe_cluster(capture, (), (), 10**10) if "network" in text]
+
+    here = replace(HOME, network_id="boot net:1", network=(2 * 10**9, 1 << 20, 3 << 20))
+    same = NodeFacts("b", "two", network_id="boot net:1", network=(2 * 10**9, 1 << 20, 3 << 20))
+    other = NodeFacts("c", "three", network_id="boot net:2", network=(10**9, 8 << 20, 0))
+    assert told(here, same) == ["All nodes are on one computer, so nothing went over a network."]
+    assert told(here, replace(same, network_id="")) == []  # not known
+    assert told(here, other) == [
+        "Over the network, by all programs of each computer: three received 8.00 MiB and sent 0 B "
+        "(8.00 MiB per second); one received 1.00 MiB and sent 3.00 MiB (2.00 MiB per second)."
+    ]
+    assert len(told(here, same, other)) == 1 and told(here, same, other)[0].count("received") == 2
+    assert told(here, replace(other, network=None))[0].count("received") == 1
+
+
 def test_members_that_do_more_and_bytes_are_named() -> None:
     capture = cluster(NodeFacts("b", "two"))
     system = find_system(capture)

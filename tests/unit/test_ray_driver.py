@@ -19,7 +19,7 @@ from hotloop.capture.nodes import NodeFacts, describe_missing, read_nodes
 from hotloop.capture.reader import load
 from hotloop.capture.summary import fold, load_summary, to_json
 from hotloop.instrument import ray as ray_patches
-from hotloop.instrument import ray_driver, ray_times
+from hotloop.instrument import ray_driver, ray_node, ray_times
 from hotloop.instrument.ray_driver import Cluster, NodeLink, courier_class
 from hotloop.instrument.ray_hook import Settings
 from hotloop.testing.clusters import make_node_processes
@@ -109,7 +109,7 @@ FAR = 2.0**60
 
 def saved(cluster: FakeCluster) -> NodeFacts:
     warnings: list[str] = []
-    (found,) = read_nodes(cluster.folder, warnings)
+    (found,) = (node for node in read_nodes(cluster.folder, warnings) if not node.driver)
     assert not warnings
     return found
 
@@ -224,7 +224,7 @@ def test_the_fastest_round_trip_tells_the_offset(
     monkeypatch.setattr(ray_driver.time, "monotonic_ns", monotonic_ns)  # type: ignore[attr-defined]
     monkeypatch.setattr(cluster, "_ask", answer)
     link = NodeLink({"NodeID": "far"}, None)
-    link.hello = {"boot_id": "another"}
+    link.hello = {"clock_id": "another"}
     cluster._measure_clock(link, FAR)
     ((_, offset, uncertainty),) = link.clock
     assert abs(offset - ahead) <= uncertainty < 10_000
@@ -233,7 +233,7 @@ def test_the_fastest_round_trip_tells_the_offset(
 def test_clocks_are_compared_now_and_then_and_at_the_end(
     ray: FakeRay, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster._boot_id = "another computer's"
+    cluster._clock_id = "another computer's"
     ray.present["far"] = True
     for _ in range(5):
         cluster.round(FAR)
@@ -417,3 +417,35 @@ def test_the_environment_says_how_long_the_end_waits_for_nodes(
     assert ray_driver._whole_number(ray_driver.END_VARIABLE, ray_driver.END_S) == 300
     monkeypatch.setenv("HOTLOOP_WAIT_FOR_NODES", "soon")
     assert ray_driver._whole_number(ray_driver.END_VARIABLE, ray_driver.END_S) == 60
+
+
+def test_the_busiest_network_interface_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    counts = {"eth0": (100, 10), "eth1": (0, 0)}
+    monkeypatch.setattr(ray_node, "_by_interface", lambda: dict(counts))
+    meter = ray_node.NetworkMeter()
+    counts["eth0"], counts["eth1"], counts["new"] = (150, 10), (2000, 70), (10**9, 0)
+    read = meter.read()
+    assert read is not None and read[0] > 0 and read[1:] == (2000, 70)
+    counts.clear()
+    assert meter.read() is None
+
+
+def test_a_time_namespace_is_a_clock_of_its_own() -> None:
+    assert ray_node.clock_id() == ray_node.clock_id() != ""
+    if Path("/proc/self/ns/time").exists():
+        assert "time:" in ray_node.clock_id()
+
+
+def test_a_node_keeps_its_figures_when_the_driver_connects_again(
+    ray: FakeRay, cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray.present["far"] = True
+    record(tmp_path, "far", b"first")
+    monkeypatch.setattr(ray_node.NetworkMeter, "read", lambda meter: (10, 2, 3))
+    cluster.round(FAR, last=True)
+    first = saved(cluster)
+    again = FakeCluster(cluster.settings, cluster)
+    again.round(FAR, last=True)
+    second = saved(again)
+    assert second.received_bytes == first.received_bytes > 0
+    assert (first.network, second.network) == ((10, 2, 3), (20, 4, 6))

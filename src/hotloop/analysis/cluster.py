@@ -12,6 +12,7 @@ from hotloop.capture.model import Capture, Node
 from hotloop.capture.nodes import node_of
 
 LEAST_SPREAD = 0.05  # of their time, between the busiest and the least busy member of a role
+MOST_NODES = 6  # in a sentence
 STRAGGLES = 1.25  # times the work of the median member
 
 
@@ -23,7 +24,7 @@ def describe_cluster(
         return []
     found = [_nodes(capture)] if len(capture.nodes) > 1 else []
     found += [text for role in roles if role.works and (text := _spread(role, members))]
-    return [*found, *_bytes(capture, training_ns), *wait_sentences(capture)]
+    return [*found, *_bytes(capture, training_ns), *_network(capture), *wait_sentences(capture)]
 
 
 def _nodes(capture: Capture) -> str:
@@ -33,11 +34,11 @@ def _nodes(capture: Capture) -> str:
         place = node_of(process.host, recorded, capture.nodes)
         count[place] = count.get(place, 0) + 1
     names = []
-    for node in capture.nodes[:6]:
+    for node in capture.nodes[:MOST_NODES]:
         role = "driver, " if node.driver else ""
         number = count.get(node.node, 0) + node.folded
         names.append(f"{node.name}: {role}{number} process{'' if number == 1 else 'es'}")
-    more = f"; and {len(capture.nodes) - 6} more" if len(capture.nodes) > 6 else ""
+    more = f"; and {len(capture.nodes) - MOST_NODES} more" if len(capture.nodes) > MOST_NODES else ""
     others = [node for node in capture.nodes if not node.driver]
     known = [node.clock_uncertainty_ns for node in others]
     offsets = [abs(measured[1]) for node in others for measured in node.clock]
@@ -87,6 +88,22 @@ def _bytes(capture: Capture, training_ns: int) -> list[str]:
         return []
     rate = sent / training_ns * 1e9
     return [f"Ray was given {size(sent)} of objects to send, {size(rate)} per second."]
+
+
+def _network(capture: Capture) -> list[str]:
+    """What went over the network, by computer: several nodes may be on one."""
+    computers = {node.network_id: node for node in capture.nodes if node.network_id}
+    if len(computers) == 1 and len(capture.nodes) > 1 and all(node.network_id for node in capture.nodes):
+        return ["All nodes are on one computer, so nothing went over a network."]
+    texts = []
+    for node in sorted(computers.values(), key=lambda one: (-sum((one.network or (0, 0, 0))[1:]), one.name)):
+        if node.network is not None and node.network[0] > 0 and len(computers) > 1:
+            spent_ns, received, sent = node.network
+            rate = size((received + sent) / spent_ns * 1e9)
+            texts.append(f"{node.name} received {size(received)} and sent {size(sent)} ({rate} per second)")
+    more = f"; and {len(texts) - MOST_NODES} more" if len(texts) > MOST_NODES else ""
+    told = "; ".join(texts[:MOST_NODES])
+    return [f"Over the network, by all programs of each computer: {told}{more}."] if texts else []
 
 
 def _moved(root: Node, name: str) -> float:

@@ -35,6 +35,8 @@ class NodeFacts:
     running: tuple[int, ...] = ()  # processes that ran then
     folded: int = 0  # processes in the summary that it sent instead of their recordings; 0: it sent them all
     received_bytes: int = 0  # over the network, compressed
+    network_id: str = ""  # nodes with the same one have the same network interfaces; "": not known
+    network: tuple[int, int, int] | None = None  # ns, bytes received and sent in that time, by all programs
     clock: tuple[tuple[int, int, int], ...] = ()  # driver's monotonic time, offset, uncertainty (-1: unknown)
 
     @property

@@ -16,7 +16,7 @@ from hotloop._util.interrupts import is_users, suppress_own
 from hotloop.capture.region_names import RAY_IDLE, RAY_TASK, RAY_WAIT_FOR
 from hotloop.instrument import ray_times
 from hotloop.instrument.patch import Patch, Patches
-from hotloop.instrument.ray_driver import WRAPPERS, class_name, describe, own_work, patch_connect
+from hotloop.instrument.ray_driver import class_name, describe, own_work, patch_connect
 from hotloop.measure import origin
 from hotloop.measure.decorate import decorate
 from hotloop.measure.profiler import default
@@ -152,7 +152,9 @@ def patch_remote_function(module: ModuleType, into: Patches) -> None:
 def _method_name(method: Any) -> str:
     actor = method._actor
     name = _wrapped.get(actor._ray_actor_id.binary()) if _wrapped else None
-    return f"{name or actor._ray_actor_creation_function_descriptor.class_name}.{method._method_name}"
+    # A class inside a function or a class has their names before its own.
+    name = name or str(actor._ray_actor_creation_function_descriptor.class_name).rpartition(".")[2]
+    return f"{name}.{method._method_name}"
 
 
 def _function_name(function: Any) -> str:
@@ -235,11 +237,11 @@ def _executing_methods(make_executor: Callable[..., Any]) -> Callable[..., Any]:
     def make(self: Any, method_name: str, method: Any, *args: Any) -> Any:
         region = None
         with suppress_own(Exception):
+            # Named after the class of the actor, as in its callers, also if a base class has the method.
+            classes = getattr(self, "_loaded_actor_classes", {}).values()
+            mine = next((cls for cls in classes if getattr(cls, method_name, None) is method), None)
             qualified = getattr(method, "__qualname__", method_name).rpartition("<locals>.")[2]
-            if qualified.startswith(WRAPPERS):
-                classes = getattr(self, "_loaded_actor_classes", {}).values()
-                mine = next((cls for cls in classes if vars(cls).get(method_name) is method), None)
-                qualified = qualified if mine is None else f"{class_name(mine)}.{method_name}"
+            qualified = qualified if mine is None else f"{class_name(mine)}.{method_name}"
             region = default.profile(qualified, "other")
             if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
                 inner = decorate(region, method)

@@ -27,7 +27,7 @@ from hotloop.capture.nodes import FOLDER
 from hotloop.instrument import process_facts, ray_times
 from hotloop.instrument.patch import Patch, Patches
 from hotloop.instrument.ray_hook import COURIER_VARIABLE, Settings, worker_hook
-from hotloop.instrument.ray_node import FOLDED, Asked, News, boot_id, store
+from hotloop.instrument.ray_node import FOLDED, Asked, NetworkMeter, News, clock_id, network_id, store
 from hotloop.measure import origin
 from hotloop.measure.profiler import default
 
@@ -46,6 +46,7 @@ MOST_PARTS_VARIABLE = "HOTLOOP_SUMMARY_ABOVE"  # environment of the driver; repl
 MOST_PARTS = 64  # recordings of a node that are sent one by one; with more of them it sends a summary
 SETUP_HOOK_VARIABLE = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 
+_earlier: Cluster | None = None  # the one before: a script may leave a cluster and connect again
 own_work = default.profile("hotloop_cluster", "hotloop")  # calls of Ray inside are ours, not the user's
 cluster: Cluster | None = None  # of this driver
 
@@ -108,7 +109,7 @@ def _begin(settings: Settings) -> None:
     worker: Any = sys.modules["ray._private.worker"]
     origin.more = functools.partial(describe, worker.global_worker, "driver")
     origin.more()
-    cluster = Cluster(settings)
+    cluster = Cluster(settings, _earlier)
     cluster.start()
 
 
@@ -144,8 +145,9 @@ def _collecting_first(shutdown: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _collect() -> None:
-    global cluster
+    global cluster, _earlier
     ending, cluster = cluster, None
+    _earlier = ending or _earlier
     if ending is not None and ending.pid == os.getpid():
         with suppress_own(Exception):
             ending.finish()
@@ -205,8 +207,24 @@ class NodeLink:
         self.received_bytes = 0
         self.files: set[str] = set()  # that it has sent
         self.folded = 0  # processes in its summary; 0: it sends its recordings
+        self.network: tuple[int, int, int] | None = None
         self.clock: list[list[int]] = []  # driver's monotonic time, offset, uncertainty, each in ns
         self.clock_due_s = 0.0  # monotonic time of the next measurement
+        self._network_before = (0, 0, 0)  # while the driver was connected earlier
+
+    def go_on_from(self, earlier: NodeLink) -> None:
+        """Keep what came from this node when the driver was connected earlier."""
+        self.received_bytes, self.clock = earlier.received_bytes, earlier.clock
+        self._network_before = earlier.whole_network or (0, 0, 0)
+
+    @property
+    def whole_network(self) -> tuple[int, int, int] | None:
+        """As `NetworkMeter.read` says, over all connections."""
+        if self.network is None:
+            return self._network_before if any(self._network_before) else None
+        spent_ns, received, sent = self.network
+        before_ns, received_before, sent_before = self._network_before
+        return spent_ns + before_ns, received + received_before, sent + sent_before
 
     def facts(self) -> dict[str, Any]:
         """As saved in the capture."""
@@ -222,6 +240,8 @@ class NodeLink:
             "running": self.running,
             "received_bytes": self.received_bytes,
             "folded": self.folded,
+            "network_id": (self.hello or {}).get("network_id", ""),
+            "network": self.whole_network,
             "clock": self.clock,
         }
 
@@ -229,14 +249,18 @@ class NodeLink:
 class Cluster:
     """The other nodes of the driver's cluster, looked after by a thread."""
 
-    def __init__(self, settings: Settings):
+    def __init__(self, settings: Settings, earlier: Cluster | None = None):
         self.pid = os.getpid()
         self.settings = settings
         self.folder = Path(settings["capture"])
         self.ray: Any = sys.modules["ray"]
         self.nodes: dict[str, NodeLink] = {}
         self._here = self.ray.get_runtime_context().get_node_id()
-        self._boot_id = boot_id()
+        self._clock_id = clock_id()
+        self._network: NetworkMeter = NetworkMeter() if earlier is None else earlier._network
+        self._earlier_nodes: dict[str, NodeLink] = (
+            {} if earlier is None else {**earlier._earlier_nodes, **earlier.nodes}
+        )
         self._class: Any = None
         self._ends = False
         self._pause = threading.Lock()  # held until the thread is to end: waiting for it is no region
@@ -252,10 +276,14 @@ class Cluster:
 
     def start(self) -> None:
         (self.folder / FOLDER).mkdir(exist_ok=True)
-        here = {"node": self._here, "driver": True, "host": os.uname().nodename, "shared": True,
-                "complete": True}  # fmt: skip
-        write_atomically(self.folder / FOLDER / f"{self._here}.json", json_text(here))
+        self._save_own()
         self._thread.start()
+
+    def _save_own(self) -> None:
+        """Save the facts about the driver's node."""
+        here = {"node": self._here, "driver": True, "host": os.uname().nodename, "shared": True,
+                "complete": True, "network_id": network_id(), "network": self._network.read()}  # fmt: skip
+        write_atomically(self.folder / FOLDER / f"{self._here}.json", json_text(here))
 
     def finish(self) -> None:
         """One more round; the driver is about to leave the cluster."""
@@ -323,6 +351,9 @@ class Cluster:
         self._fetch(known, deadline, last)
         for link in self.nodes.values():
             self._save(link)
+        if self.nodes:
+            with suppress_own(OSError):
+                self._save_own()
 
     def _list_nodes(self) -> None:
         """Ask Ray which nodes there are: that takes as much CPU time as asking one of them for news."""
@@ -330,7 +361,9 @@ class Cluster:
         present = {facts["NodeID"]: facts for facts in self.ray.nodes() if facts.get("Alive")}
         for node_id, facts in present.items():
             if node_id != self._here and node_id not in self.nodes:
-                self.nodes[node_id] = NodeLink(facts, self._new_actor(node_id))
+                link = self.nodes[node_id] = NodeLink(facts, self._new_actor(node_id))
+                if node_id in self._earlier_nodes:
+                    link.go_on_from(self._earlier_nodes[node_id])
         for node_id, link in self.nodes.items():
             link.lost = link.lost or node_id not in present
 
@@ -365,6 +398,7 @@ class Cluster:
                 link.received_bytes += store(self.folder, news.files)
                 link.files |= {file.name for file in news.files}
                 link.again, link.running, link.seen_ns = False, news.running, time.time_ns()
+                link.network = news.network
                 self._note_folded(link, news.folded)
                 if news.more:
                     more.append(link)
@@ -391,7 +425,7 @@ class Cluster:
 
     def _measure_clock(self, link: NodeLink, deadline: float) -> None:
         """Offset of a node's monotonic clock: from the fastest of several round trips."""
-        if link.hello is not None and self._boot_id and link.hello["boot_id"] == self._boot_id:
+        if link.hello is not None and self._clock_id and link.hello.get("clock_id") == self._clock_id:
             link.clock = [[time.monotonic_ns(), 0, 0]]
             return
         best: list[int] | None = None

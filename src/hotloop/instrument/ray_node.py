@@ -54,14 +54,57 @@ def recording_folder(capture: str, run_id: str) -> tuple[Path, bool]:
     return Path(chosen or tempfile.gettempdir()) / f"hotloop-{run_id}", False
 
 
-def boot_id() -> str:
-    """Identifies this computer since its start: processes with the same id share a monotonic clock."""
+def clock_id() -> str:
+    """Identifies the monotonic clock of this process: computer since its start, and time namespace."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError as error:
         if is_users(error):
             raise
         return ""
+    with suppress_own(OSError):  # containers may have a clock of their own
+        return f"{boot} {os.readlink('/proc/self/ns/time')}"
+    return boot
+
+
+def network_id() -> str:
+    """Identifies the network interfaces of this process: its computer since it started, and its namespace."""
+    with suppress_own(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/net')}"
+    return ""
+
+
+class NetworkMeter:
+    """Bytes that went over the busiest network interface of this computer since the meter was made."""
+
+    def __init__(self) -> None:
+        self._began_ns = time.monotonic_ns()
+        self._before = _by_interface()
+
+    def read(self) -> tuple[int, int, int] | None:
+        """Nanoseconds, bytes received and bytes sent, by all programs; None: not known."""
+        since = [
+            tuple(now - then for now, then in zip(counts, self._before[name], strict=True))
+            for name, counts in _by_interface().items()
+            if name in self._before
+        ]
+        if not since:
+            return None
+        received, sent = max(since, key=sum)
+        return time.monotonic_ns() - self._began_ns, received, sent
+
+
+def _by_interface() -> dict[str, tuple[int, int]]:
+    """Bytes received and sent, by the name of the interface; without the one to this computer itself."""
+    found: dict[str, tuple[int, int]] = {}
+    with suppress_own(OSError, ValueError, IndexError):
+        for line in Path("/proc/net/dev").read_text(encoding="ascii").splitlines()[2:]:
+            name, _, counts = line.partition(":")
+            words = counts.split()
+            if name.strip() != "lo":
+                found[name.strip()] = int(words[0]), int(words[8])
+    return found
 
 
 class Asked(NamedTuple):
@@ -82,6 +125,7 @@ class News(NamedTuple):
     running: list[int]  # processes
     more: bool  # ask again
     folded: int = 0  # processes in the summary of this node; 0: it sends its recordings
+    network: tuple[int, int, int] | None = None  # as `NetworkMeter.read` says
 
 
 class NodeRecordings:
@@ -89,6 +133,7 @@ class NodeRecordings:
 
     def __init__(self, capture: str, run_id: str):
         self.folder, self.shared = recording_folder(capture, run_id)
+        self._network = NetworkMeter()
         self._folded = 0  # processes in the summary; 0: none was made
         self._folded_s = -FOLD_INTERVAL_S
         self._sent: dict[str, list[bytes]] = {}  # file -> digests of the blocks that were sent
@@ -99,7 +144,8 @@ class NodeRecordings:
             "version": HOTLOOP_VERSION,
             "part_version": layout.VERSION,
             "host": host_name(),
-            "boot_id": boot_id(),
+            "clock_id": clock_id(),
+            "network_id": network_id(),
             "shared": self.shared,
             "folder": str(self.folder),
         }
@@ -126,8 +172,8 @@ class NodeRecordings:
                 found.append(news[0])
                 total += news[1]
             if total > MOST_BYTES:
-                return News(found, _running(parts), True, self._folded)
-        return News(found, _running(parts), False, self._folded)
+                return News(found, _running(parts), True, self._folded, self._network.read())
+        return News(found, _running(parts), False, self._folded, self._network.read())
 
     def _fold(self, parts: list[Path], asked: Asked) -> None:
         """Write the summary of this node, now and then and at the end."""
