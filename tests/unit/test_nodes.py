@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from hotloop.capture.clock_alignment import Alignment, align_processes
 from hotloop.capture.model import Process
 from hotloop.capture.nodes import NodeFacts, describe_missing, read_nodes
 from hotloop.capture.origin import Origin
+from hotloop.capture.reader import _of_nodes
 from hotloop.instrument.ray_driver import thinned
 from hotloop.instrument.ray_hook import Settings, worker_hook
 from hotloop.instrument.ray_node import (
@@ -62,7 +64,7 @@ def test_a_node_sends_only_the_blocks_that_changed(node: NodeRecordings, tmp_pat
     part.write_bytes(content)
     home = tmp_path / "home"
     home.mkdir()
-    news, running, more, folded = node.news()
+    news, running, more, folded, _ = node.news()
     assert (len(news), len(news[0].blocks), running) == (1, 4, [os.getpid()]) and not more and not folded
     store(home, news)
     assert (home / "parts" / part.name).read_bytes() == content
@@ -203,6 +205,8 @@ def test_what_is_missing_is_named() -> None:
         (found,) = describe_missing((whole, facts), seen + S)
         assert found.startswith(sentence)
     assert not describe_missing((whole, NodeFacts("b", "two", seen_ns=seen)), None)  # it still runs
+    left = NodeFacts("b", "two", seen_ns=seen, folder="/tmp/hotloop-1")
+    assert describe_missing((whole, left), seen)[0].endswith(" is missing; it is in /tmp/hotloop-1 there")
     assert not describe_missing((whole, NodeFacts("b", "two", seen_ns=seen, complete=True)), seen)
 
 
@@ -224,3 +228,11 @@ def test_missing_nodes_show_in_a_capture(tmp_path: Path) -> None:
     (tmp_path / "c" / "nodes").mkdir()
     (tmp_path / "c" / "nodes" / "b.json").write_text('{"node": "b", "host": "two", "lost": true}')
     assert "node two: nothing of what it recorded has arrived" in hotloop.load(tmp_path / "c").warnings
+
+
+def test_no_process_of_a_run_that_has_ended_is_alive() -> None:
+    """After a kill of the driver, the last news of a node may be a moment old."""
+    (process,) = make_capture({"env_step": Spec(50, 1e8)}).processes
+    there = replace(_on("far", process), alive=False)
+    nodes = (NodeFacts("far", seen_ns=time.time_ns(), running=(process.pid,)),)
+    assert [_of_nodes([there], nodes, has_ended)[0].alive for has_ended in (False, True)] == [True, False]

@@ -28,6 +28,7 @@ class NodeFacts:
     address: str = ""
     driver: bool = False  # the driver's process is here
     shared: bool = False  # its processes record into the capture itself
+    folder: str = ""  # where its processes record, on its own disk
     problem: str = ""  # why it is not recorded; "": it is
     lost: bool = False  # it left before the end
     complete: bool = False  # everything up to the end has come
@@ -94,5 +95,6 @@ def describe_missing(nodes: tuple[NodeFacts, ...], ended_ns: int | None) -> list
         elif node.seen_ns is not None and not node.complete and (node.lost or ended_ns is not None):
             until = time.strftime("%H:%M:%S", time.localtime(node.seen_ns / 1e9))
             why = "was lost" if node.lost else "sent nothing at the end"
-            found.append(f"node {node.name} {why}: what it recorded after {until} is missing")
+            there = f"; it is in {node.folder} there" if node.folder else ""
+            found.append(f"node {node.name} {why}: what it recorded after {until} is missing{there}")
     return [visible(sentence) for sentence in found]

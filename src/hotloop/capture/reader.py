@@ -109,20 +109,22 @@ def load(path: str | os.PathLike[str]) -> Capture:
     nodes = read_nodes(folder, warnings)
     if nodes:
         warnings += describe_missing(nodes, facts.get("ended_at_ns"))
-        processes = _of_nodes(processes, nodes)
+        processes = _of_nodes(processes, nodes, has_ended=facts.get("ended_at_ns") is not None)
     processes.sort(key=lambda p: (p.start_real_ns, p.pid))
     folded = read_folded(folder, warnings) if nodes else ()
     return Capture(folder, facts, tuple(processes), tuple(warnings), nodes=nodes, folded=folded)
 
 
-def _of_nodes(processes: list[Process], nodes: tuple[NodeFacts, ...]) -> list[Process]:
-    """Processes on several computers: on one clock, and alive if their node says so."""
+def _of_nodes(processes: list[Process], nodes: tuple[NodeFacts, ...], has_ended: bool) -> list[Process]:
+    """Processes on several computers: on one clock, and alive if their node says so while the run goes on."""
     home = {node.node for node in nodes if node.driver}
     drivers = [p for p in processes if node_of(p.host, p.origin.node if p.origin else "", nodes) in home]
     first = min(drivers, key=lambda p: p.start_real_ns, default=None)
     aligned = align_processes(processes, nodes, first)
     now_ns = time.time_ns()
     running = {(node.node, pid) for node in nodes if node.is_fresh(now_ns) for pid in node.running}
+    if has_ended:  # also by a kill, after which no node says that its processes ended
+        running.clear()
     return [
         replace(p, alive=True) if p.origin is not None and (p.origin.node, p.pid) in running else p
         for p in aligned

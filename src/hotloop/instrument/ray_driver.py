@@ -233,6 +233,7 @@ class NodeLink:
             "address": self.address,
             "host": (self.hello or {}).get("host") or self.host,
             "shared": bool((self.hello or {}).get("shared")),
+            "folder": (self.hello or {}).get("folder", ""),
             "problem": self.problem,
             "lost": self.lost,
             "seen_ns": self.seen_ns,
