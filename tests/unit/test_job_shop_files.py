@@ -32,11 +32,23 @@ EXPECTED = job_shop([[0, 2, 1], [1, 0, 2]], [[5, 6, 7], [2, 3, 4]], name="this j
 ONE_LINE = "2 3\n0 5 2 6 1 7 1 2 0 3 2 4  # all of it"
 BROKEN_ROWS = "2 3  # two jobs\n0 5 2 6\n1 7\n1 2 0 3\n2 4\n\n"
 TAILLARD_ON_ONE_LINE = "2 3\n5 6 7 2 3 4 1 3 2 2 1 3"
+ALL_ON_ONE_LINE = "2 3 0 5 2 6 1 7 1 2 0 3 2 4"
+SHAPED_LIKE_TAILLARDS = "2 3\n0 5 2\n6 1 7\n1 2 0\n3 2 4"
 
 
-@pytest.mark.parametrize("text", [STANDARD, TAILLARD, ONE_LINE, BROKEN_ROWS[:-1], TAILLARD_ON_ONE_LINE])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(STANDARD, TAILLARD, ONE_LINE, BROKEN_ROWS[:-1], TAILLARD_ON_ONE_LINE, ALL_ON_ONE_LINE),
+        SHAPED_LIKE_TAILLARDS,
+    ],
+)
 def test_both_formats_give_the_same_net(text: str) -> None:
     assert parse_job_shop(text) == EXPECTED
+
+
+def test_an_operation_on_each_line_is_not_taken_for_taillards_format() -> None:
+    assert parse_job_shop("1 2\n0 1\n1 1") == job_shop([[0, 1]], [[1, 1]], name="this job shop")
 
 
 def test_a_file_names_the_net(tmp_path: Path) -> None:
@@ -89,13 +101,15 @@ def test_taillards_instances_have_no_names_and_are_numbered() -> None:
         ("", "does not start with the number of jobs and machines"),
         ("6\n0 1", "does not start with the number of jobs and machines"),
         ("0 3\n", "has 0 jobs and 3 machines"),
-        ("2 2\n0 1 1 2\n", "announces 2 jobs on 2 machines and goes on with 1 rows of 4 numbers"),
-        ("2 2\n0 1 1 2\n0 1 1 2.5\n", "goes on with 1 rows"),
-        ("1 2\n0 1 1\n", "1 rows of 3 numbers"),
+        ("2 2\n0 1 1 2\n", "announces 2 jobs on 2 machines and goes on with 1 row of 4 numbers; use 2 rows"),
+        ("2 2\n0 1 1 2\n0 1 1 2.5\n", r"1 row of 4 numbers \(line 3, '0 1 1 2.5', is skipped because not"),
+        ("2, 2\n0, 1, 1, 2\n", r"jobs and machines \(line 1, '2, 2', is skipped because not all of it is"),
+        ("2 2\n", "2 machines and goes on with 0 rows of 0 numbers; use 2 rows of"),
+        ("1 2\n0 1 1\n", "1 row of 3 numbers"),
         ("1 2\n1 1 2 1\n", "sends job 0 to machine 2; with 2 machines, this format numbers them from 0 to 1"),
         ("1 2\n3 4\n0 1\n", "machine 0; with 2 machines, this format numbers them from 1 to 2"),
-        ("1 1\n0\n1\n2\n", "3 rows of 1 numbers"),
-        ("2 2\n1 1 2 1 1 1 2 1\n", "1 rows of 8 numbers"),
+        ("1 1\n0\n1\n2\n", "1 job on 1 machine and goes on with 3 rows of 1 number; use 1 row"),
+        ("2 2\n1 1 2 1 1 1 2 1\n", "1 row of 8 numbers"),
         ("1 1\n0 -4\n", "duration -4 is not allowed"),
     ],
 )

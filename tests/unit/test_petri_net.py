@@ -150,7 +150,10 @@ BAD = {
     "weight in words": (pnml(SMALL + arc("x", "a", "t", number("inscription", "two"))), "'two'"),
     "huge weight": (pnml(SMALL + arc("x", "a", "t", number("inscription", "9" * 30))), "9999"),
     "negative tokens": (pnml(node("place", "p", number("initialMarking", -1))), "initialMarking of 'p' '-1'"),
-    "no number": (pnml(node("place", "p", "<initialMarking/>")), "initialMarking of 'p' None"),
+    "no number": (
+        pnml(node("place", "p", "<initialMarking/>")),
+        "the initialMarking of 'p' not in one plain <text>",
+    ),
     "unknown arc": (pnml(SMALL + arc("x", "a", "t", more=' type="transport"')), "of type 'transport'"),
     "unknown label": (pnml(SMALL + arc("x", "a", "t", '<type value="read"/>')), "of type 'read'"),
     "unknown text": (pnml(SMALL + arc("x", "a", "t", number("arctype", "test"))), "of type 'test'"),
@@ -209,11 +212,11 @@ BAD = {
     ),
     "text and value": (
         pnml(node("place", "p", "<capacity><text>1</text><value>2</value></capacity>")),
-        "capacity of 'p' None",
+        "the capacity of 'p' not in one plain",
     ),
     "more in a text": (
         pnml(node("place", "p", "<capacity><text>1<b/>2</text></capacity>")),
-        "capacity of 'p' None",
+        "the capacity of 'p' not in one plain",
     ),
     "loose text": (pnml(SMALL + "<place id='p'>5</place>"), "the text '5' in place 'p'"),
     "loose text in a label": (

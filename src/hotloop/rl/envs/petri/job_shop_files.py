@@ -4,7 +4,8 @@ Both start with the number of jobs and of machines. The standard format goes on 
 machine and duration of each operation, in order, machines numbered from 0. Taillard's format has a table of
 durations and then one of machines, numbered from 1. Rows may be joined or broken if it is
 clear which format it is. Comments
-(from `#`) and lines with other text, such as headings, are skipped. A file with several instances has a line
+(from `#`) and lines with other text, such as headings, are skipped; if rows are missing then, the error
+names the first line with numbers that was. A file with several instances has a line
 `instance NAME` before each, as in the OR-Library, or Taillard's heading `Nb of jobs, ...`; those are numbered
 from 1.
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.read_files import Reader
+from hotloop._util.units import counted
 from hotloop.rl.envs.petri.job_shop import job_shop
 from hotloop.rl.envs.petri.net import Net
 
@@ -38,13 +40,18 @@ def parse_job_shop(text: str, *, source: str = "this job shop", instance: str | 
     name = name or Path(source).stem
     if not rows or len(rows[0]) < 2:
         raise HotloopError(
-            f"{source} does not start with the number of jobs and machines; use the standard job-shop "
-            "format: a line such as '6 6', then for each job a line of machines and durations."
+            f"{source} does not start with the number of jobs and machines{_skipped_words(text)}; use the "
+            "standard job-shop format: a line such as '6 6', then for each job a line of machines and "
+            "durations."
         )
-    (jobs, machines, *_), *table = rows
+    (jobs, machines, *more), *table = rows
+    table = table or [more]  # all on one line
     if jobs < 1 or machines < 1:
         raise HotloopError(f"{source} has {jobs} jobs and {machines} machines; use at least 1 of each.")
-    if not _is_standard(table, jobs) and not _is_taillard(table, jobs, machines):
+    is_clear = _is_standard(table, jobs) or (
+        _is_taillard(table, jobs, machines) and _visits_each_machine(table[jobs:], 1, machines)
+    )
+    if not is_clear:
         table = _refolded(table, jobs, machines) or table
     if _is_standard(table, jobs):
         routes, durations_s = [row[::2] for row in table], [row[1::2] for row in table]
@@ -53,10 +60,13 @@ def parse_job_shop(text: str, *, source: str = "this job shop", instance: str | 
         routes, durations_s = table[jobs:], table[:jobs]
         first = 1
     else:
+        widths = [len(row) for row in table if row]
         raise HotloopError(
-            f"{source} announces {jobs} jobs on {machines} machines and goes on with {len(table)} rows of "
-            f"{_span([len(row) for row in table])} numbers; use {jobs} rows of machines and durations in "
-            f"pairs, or Taillard's {jobs} rows of {machines} durations and then as many of machines."
+            f"{source} announces {counted(jobs, 'job')} on {counted(machines, 'machine')} and goes on with "
+            f"{counted(len(widths), 'row')} of {_span(widths)} {'number' if {*widths} == {1} else 'numbers'}"
+            f"{_skipped_words(text)}; use {counted(jobs, 'row')} of machines and durations in "
+            f"pairs, or Taillard's {counted(jobs, 'row')} of {counted(machines, 'duration')} and then as "
+            "many of machines."
         )
     for job, route in enumerate(routes):
         for machine in route:
@@ -88,11 +98,29 @@ def _refolded(table: _Rows, jobs: int, machines: int) -> _Rows | None:
         [numbers[at : at + width] for at in range(0, len(numbers), width)]
         for width in (2 * machines, machines)
     )
-    is_standard = all(sorted(row[::2]) == list(range(machines)) for row in standard)
-    is_taillard = all(sorted(row) == list(range(1, machines + 1)) for row in taillard[jobs:])
+    is_standard = _visits_each_machine([row[::2] for row in standard], 0, machines)
+    is_taillard = _visits_each_machine(taillard[jobs:], 1, machines)
     if is_standard == is_taillard:
         return None
     return standard if is_standard else taillard
+
+
+def _visits_each_machine(routes: _Rows, first: int, machines: int) -> bool:
+    """Whether every job visits each machine once; they are numbered from `first`."""
+    return all(sorted(route) == list(range(first, first + machines)) for route in routes)
+
+
+def _skipped_words(text: str) -> str:
+    """Names the first line that was skipped although it starts with a number; "" if there is none."""
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.partition("#")[0].strip()
+        if re.match(r"[-+]?\d", line) and not all(map(_is_whole, line.split())):
+            return f" (line {number}, {line[:40]!r}, is skipped because not all of it is whole numbers)"
+    return ""
+
+
+def _is_whole(word: str) -> bool:
+    return word.removeprefix("-").isdecimal() and word.isascii()
 
 
 def _instances(text: str) -> list[tuple[str, _Rows]]:
@@ -107,7 +135,7 @@ def _instances(text: str) -> list[tuple[str, _Rows]]:
             headings += 1
             found.append((str(headings), []))
         words = line.split()
-        if words and all(word.removeprefix("-").isdecimal() and word.isascii() for word in words):
+        if words and all(map(_is_whole, words)):
             found[-1][1].append([int(word) for word in words])
     found = [one for one in found if one[1]]
     return [("", found[0][1])] if headings and len(found) == 1 else found
@@ -122,7 +150,7 @@ def _chosen(found: list[tuple[str, _Rows]], source: str, instance: str | None) -
     for name, rows in found:
         if name == instance:
             return name, rows
-    wrong = f"has no instance {instance!r}" if instance else f"has {len(names)} instances"
+    wrong = f"has no instance {instance!r}" if instance else f"has {counted(len(names), 'instance')}"
     some = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
     raise HotloopError(f"{source} {wrong}; choose one of {some or 'none: it has no names'}.")
 

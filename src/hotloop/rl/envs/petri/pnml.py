@@ -262,6 +262,8 @@ class _Reader:
             value = int(text)
             if least <= value <= LARGEST:
                 return value
+        if text is None:
+            raise self._wrong(f"has the {what} not in one plain <text>", "one <text> with a number")
         raise self._wrong(f"has {what} {text!r}", f"a whole number from {least} to {LARGEST:,}")
 
     def _wrong(self, what: str, allowed: str) -> HotloopError:

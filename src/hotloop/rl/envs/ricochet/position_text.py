@@ -19,6 +19,7 @@ from pathlib import Path
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.read_files import Reader
+from hotloop._util.units import counted
 from hotloop.rl.envs.ricochet.board import (
     DOWN,
     RIGHT,
@@ -127,7 +128,9 @@ def _position(size: int, walls: list[int], pieces: dict[str, int], source: str) 
     robots = [letter for letter in ROBOTS if letter in pieces]
     targets = [letter for letter in pieces if letter not in ROBOTS]
     if not robots or len(targets) != 1:
-        raise HotloopError(f"{source} has {len(robots)} robots and {len(targets)} targets; {_REMEDY}.")
+        raise HotloopError(
+            f"{source} has {counted(len(robots), 'robot')} and {counted(len(targets), 'target')}; {_REMEDY}."
+        )
     target = targets[0]
     if target != ANY and target.upper() not in robots:
         raise HotloopError(
