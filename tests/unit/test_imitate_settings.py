@@ -40,6 +40,7 @@ def test_a_machine_gets_the_settings_that_doctor_names_with_reasons() -> None:
     assert found.settings == {
         "workers": 1,
         "n_envs": 2,
+        "loading": "index",
         "speedup": True,
         "fastest": ("demos", "bc", "rl"),
     }
@@ -57,6 +58,17 @@ def test_what_a_flag_decides_is_not_chosen() -> None:
     assert given is not None and given.config.fastest == ("demos",)
     given = read(["imitate", "--preset", "auto", "--trainer", "sb3"])
     assert given is not None and not given.config.speedup and given.config.fastest == ()
+
+
+def test_nothing_is_said_about_what_a_flag_decides_or_no_stage_needs() -> None:
+    given = read(["imitate", "--preset", "auto", "--workers", "3", "--loading-workers=2"])
+    said = "\n".join(given.chosen.messages)
+    assert "n_envs=" in said and "workers=" not in said and "loading=" not in said
+    alone = read(["imitate", "--preset", "auto", "--stage", "bc", "--no-speedup"])
+    assert "n_envs=" not in "\n".join(alone.chosen.messages)
+    assert alone.config.loading == "index" and alone.config.dataloader_workers is None
+    asked = read(["imitate", "--preset", "auto", "--stage", "bc", "--workers", "2"])
+    assert asked.config.dataloader_workers == 2 and asked.config.fastest == ()
 
 
 @pytest.mark.parametrize(

@@ -255,16 +255,25 @@ def settings_for_this_machine(
     rules = {one.name: one for one in starting_settings(cores)}
     workers, envs = rules["demonstration workers"], rules["envs"]
     stages = DECIDED_BY if stage in (None, "all") else {stage: DECIDED_BY.get(stage, set())}
+    if stage == "bc":  # alone, its workers are those of the DataLoader
+        stages = {"bc": DECIDED_BY["bc"] | {"--workers"}}
     fastest = tuple(name for name, flags in stages.items() if not given & flags)
     speedup = not given & {"--trainer", "--no-speedup"}
-    found: dict[str, Any] = {"workers": workers.value, "n_envs": envs.value, "speedup": speedup}
+    # Stage -> setting, value, reason.
+    chosen: dict[str, tuple[str, Any, str]] = {
+        "demos": ("workers", workers.value, workers.reason),
+        "rl": ("n_envs", envs.value, envs.reason),
+        "bc": ("loading", "index", "the demonstrations fit into memory, so loading needs no processes"),
+    }
     messages = [
         f"preset auto: {cores:g} cores granted, {size(free)} of memory free, "
         f"{'no GPU' if not gpus else 'a GPU, which the small networks of this task do not gain from'}",
-        f"preset auto: workers={workers.value} ({workers.reason})",
-        f"preset auto: n_envs={envs.value} ({envs.reason})",
-        "preset auto: loading=index (the demonstrations fit into memory, so loading needs no processes)",
     ]
+    found: dict[str, Any] = {"speedup": speedup}
+    for name, (setting, value, reason) in chosen.items():
+        if name in stages and not given & (stages[name] - {"--learner", "--trainer"}):
+            found[setting] = value
+            messages.append(f"preset auto: {setting}={value} ({reason})")
     if speedup and fastest:
         found["fastest"] = fastest
         messages.append(
