@@ -230,7 +230,7 @@ def test_the_bar_of_a_stage() -> None:
     bar.close()
     assert stream.getvalue().splitlines() == [
         "demos [##############..........] 6 / 10 episodes  0.4/s  13.3 s left  loss 1",
-        "demos [########################] 10 / 10 episodes  0.4/s  0 ns left",
+        "demos [########################] 10 / 10 episodes  0.4/s",
         "demos [########################] 10 / 10 episodes  0.4/s  in 20.0 s",
     ]
 
@@ -244,6 +244,26 @@ def test_warm_up_does_not_count_as_time_left() -> None:
         "rl    [........................] 2 / 1,000 steps  0.0/s",
         "rl    [##......................] 112 / 1,000 steps  1.0/s  88.8 s left",
     ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_the_bar_fits_on_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    now, stream = [0.0], Terminal()
+    bar = StageBar("bc", 20, "epochs", stream=stream, clock=lambda: now[0], note=lambda: "learning 45 %")
+    for now[0], done in ((1.0, 2), (2.0, 10)):
+        bar.update(done, "loss 1.23e-04, held out 1.24e-04")
+    bar.close()
+    drawn = [line.strip("\r\n") for line in stream.getvalue().split("\033[K") if line.strip()]
+    assert len(drawn) == 3 and all(len(line) < columns for line in drawn)
+    if columns > 40:
+        assert all("held out 1.24e-04" in line for line in drawn)
+        assert ("[############............]" in drawn[1]) == (columns == 120)
 
 
 class Broken(io.StringIO):

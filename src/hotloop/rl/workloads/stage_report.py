@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from hotloop._util.units import count, duration, percent, size
 from hotloop.machine.process_memory import ProcessMemory
 from hotloop.rl.workloads.outcome import Note
 
-BAR = 24  # characters
+BAR, LEAST_BAR = 24, 6  # characters; fewer where the line would not fit on the terminal
 
 
 class StageBar:
@@ -61,35 +62,47 @@ class StageBar:
 
     def _draw(self, now: float, last: bool = False) -> None:
         passed_s, here = max(now - self._began_s, 1e-9), self._done - self._first
-        filled = BAR * self._done // max(self._total, 1)
-        bar = "#" * filled + "." * (BAR - filled)
-        parts = [f"{self._name:<5} [{bar}] {count(self._done)} / {count(self._total)} {self._unit}"]
+        head = f"{count(self._done)} / {count(self._total)} {self._unit}"
+        rate = left = ""
         if here:
-            rate = here / passed_s
-            parts.append(f"{count(rate) if rate >= 10 else f'{rate:.1f}'}/s")
-            left_s = self._left_s(now)
+            per_s, left_s = here / passed_s, self._left_s(now)
+            rate = f"{count(per_s) if per_s >= 10 else f'{per_s:.1f}'}/s"
             if last:
-                parts.append(f"in {duration(1e9 * passed_s)}")
+                left = f"in {duration(1e9 * passed_s)}"
             elif left_s is not None:
-                parts.append(f"{duration(1e9 * left_s)} left")
-        if self._words:
-            parts.append(self._words)
-        if self._note is not None and not last:
-            parts.append(self._note())
-        line = "  ".join(part for part in parts if part)
-        text = f"\r\033[K{line[:110]}" + ("\n" if last else "") if self._redraw else f"{line}\n"
+                left = f"{duration(1e9 * left_s)} left"
+        note = "" if self._note is None or last else self._note()
+        # What to show: everything, or without what is least missed.
+        shown = [
+            (head, rate, left, self._words, note),
+            (head, rate, left, self._words),
+            (head, left, self._words),
+        ]
+        lines = ["  ".join(part for part in parts if part) for parts in shown]
+        if self._redraw:  # a line that wraps cannot be drawn over
+            room = shutil.get_terminal_size().columns - 1 - len(f"{self._name:<5} [] ")
+            line = next((one for one in lines if len(one) <= room - LEAST_BAR), lines[-1])
+            bar = self._bar(max(min(BAR, room - len(line)), LEAST_BAR))
+            line = f"{self._name:<5} {bar} {line}"[: room + len(f"{self._name:<5} [] ")]
+            text = f"\r\033[K{line}" + ("\n" if last else "")
+        else:
+            text = f"{self._name:<5} {self._bar(BAR)} {lines[0]}\n"
         with suppress(OSError):  # a closed pipe or a full disk is no reason to end a training
             self._stream.write(text)
             self._stream.flush()
+
+    def _bar(self, width: int) -> str:
+        filled = min(width * self._done // max(self._total, 1), width)
+        return f"[{'#' * filled}{'.' * (width - filled)}]"
 
     def _left_s(self, now: float) -> float | None:
         """Seconds that the rest will take; None while it is not known."""
         if self._first_update is None:
             return None
         since_s, since = self._first_update
-        if self._done <= since or now <= since_s:
+        if not since < self._done < self._total or now <= since_s:
             return None
-        return max(self._total - self._done, 0) * (now - since_s) / (self._done - since)
+        return (self._total - self._done) * (now - since_s) / (self._done - since)
 
 
 @dataclass(frozen=True, slots=True)
