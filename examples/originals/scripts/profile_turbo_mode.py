@@ -7,6 +7,7 @@ such as --budget 2m or --detailed.
 """
 
 import argparse
+import shlex
 import sys
 import tempfile
 
@@ -62,10 +63,14 @@ if __name__ == "__main__":
         )
         sys.exit(2)
     if given.only:
-        play(given.only == "on", given.steps, given.envs, given.wafers, given.seed)
-        sys.exit()
+
+        def play_one() -> int:
+            play(given.only == "on", given.steps, given.envs, given.wafers, given.seed)
+            return 0
+
+        sys.exit(guarded(play_one))
     size = f"--steps {given.steps} --envs {given.envs} --wafers {given.wafers} --seed {{seed}}"
-    command = f"{sys.executable} {__file__} {size} --only"
+    command = f"{shlex.join([sys.executable, __file__])} {size} --only"
     words = ["--a", f"{command} off", "--b", f"{command} on", *rest]
 
     def show_both() -> int:
