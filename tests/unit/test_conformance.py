@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from copy import deepcopy
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -16,6 +16,7 @@ from gymnasium.vector.utils import batch_space
 
 from hotloop._util.errors import HotloopError
 from hotloop.testing.conformance import RULES, ConformanceError, Wanted, check_vector_env
+from hotloop.testing.trajectories import random_actions
 
 NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 
@@ -285,7 +286,7 @@ class Remembering(DiceVectorEnv):
     plays = 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.plays += options is None
+        self.plays += not options
         return super().reset(seed=None if seed is None else seed + self.plays, options=options)
 
 
@@ -298,7 +299,7 @@ class Forgetful(DiceVectorEnv):
     """reset() without a seed takes a new seed from the system."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        fresh = int(np.random.default_rng().integers(2**32)) if options is None else None
+        fresh = None if options else int(np.random.default_rng().integers(2**32))
         return super().reset(seed=fresh if seed is None else seed, options=options)
 
 
@@ -307,7 +308,7 @@ class Repeating(DiceVectorEnv):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         self.seed = self.seed if seed is None else seed
-        return super().reset(seed=self.seed if options is None else None, options=options)
+        return super().reset(seed=None if options else self.seed, options=options)
 
 
 class Shared(DiceVectorEnv):
@@ -635,7 +636,166 @@ class ForgetsWhatIsOver(Saved):
         return self.__dict__ | {"over": np.zeros_like(self.over)}
 
 
+class RowsOfTheClass(DiceVectorEnv):
+    """All instances share their rows."""
+
+    shared: ClassVar[dict[int, Dice]] = {}
+
+    def __init__(self, num_envs: int, autoreset_mode: AutoresetMode = NEXT):
+        super().__init__(num_envs, autoreset_mode)
+        self.rows = [self.shared.setdefault(row, Dice(0)) for row in range(num_envs)]
+
+
+class KeepsCountMidway(DiceVectorEnv):
+    """reset_mask (`of_masks`), or reset() without a seed, keeps the count of an unfinished episode."""
+
+    of_masks = True
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        before, over = [dice.throws for dice in self.rows], self.over.copy()
+        marked = self.rows_to_reset(options)
+        outcome = super().reset(seed=seed, options=options)
+        if seed is None and bool(options) == self.of_masks:
+            for row in np.flatnonzero(marked & ~over):
+                self.rows[row].throws = before[row]
+        return outcome
+
+
+class KeepsCountWithoutSeed(KeepsCountMidway):
+    of_masks = False
+
+
+class KeepsCountAlways(KeepsCountMidway):
+    """Alike with and without a mask, so that only the twin knows."""
+
+    @property
+    def of_masks(self) -> bool:  # type: ignore[override]
+        return self.asked
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.asked = bool(options)
+        return super().reset(seed=seed, options=options)
+
+
+class DropsTheLastRows(DiceVectorEnv):
+    """Slices of equal size leave out what remains."""
+
+    def step(self, actions: Any) -> Any:
+        whole = self.num_envs // min(self.num_threads, self.num_envs) * min(self.num_threads, self.num_envs)
+        return super().step(np.where(np.arange(self.num_envs) < whole, actions, 0))
+
+
+class IdleThreads(DiceVectorEnv):
+    def step(self, actions: Any) -> Any:
+        return super().step(actions if self.num_threads <= self.num_envs else np.zeros_like(actions))
+
+
+class ListFilledAgain(DiceVectorEnv):
+    """An info is a list that the next step fills again."""
+
+    def step(self, actions: Any) -> Any:
+        *outcome, infos = super().step(actions)
+        self.filled = getattr(self, "filled", [0] * self.num_envs)
+        self.filled[:] = infos["throws"].tolist()
+        return *outcome, infos | {"listed": self.filled}
+
+
+class OneDictOfInfos(DiceVectorEnv):
+    def step(self, actions: Any) -> Any:
+        *outcome, infos = super().step(actions)
+        self.told: dict[str, Any] = getattr(self, "told", {})
+        self.told.clear()
+        self.told.update(infos)
+        return *outcome, self.told
+
+
+class ScribblingOnTheMask(DiceVectorEnv):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        outcome = super().reset(seed=seed, options=options)
+        if options:
+            options["reset_mask"][:] = False
+        return outcome
+
+
+class KeepsActions(DiceVectorEnv):
+    """Takes the actions of the step before from the caller's array."""
+
+    kept: Any = None
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.kept = self.kept if options else None
+        return super().reset(seed=seed, options=options)
+
+    def step(self, actions: Any) -> Any:
+        now = np.zeros(self.num_envs, dtype=int) if self.kept is None else np.array(self.kept)
+        self.kept = actions
+        return super().step(now)
+
+
+class ShortFinalInfos(DiceVectorEnv):
+    """final_info lacks one of two infos."""
+
+    def step(self, actions: Any) -> Any:
+        *outcome, infos = super().step(actions)
+        return *outcome, infos | {"dice": np.ones(self.num_envs, dtype=int)}
+
+
+class SilentInTheSameStep(DiceVectorEnv):
+    def step(self, actions: Any) -> Any:
+        *outcome, infos = super().step(actions)
+        return *outcome, infos if self.mode == SAME else infos | {"dice": np.ones(self.num_envs, dtype=int)}
+
+
+class FinalInfosOfAll(DiceVectorEnv):
+    """Says that every row has a last info."""
+
+    def step(self, actions: Any) -> Any:
+        *outcome, infos = super().step(actions)
+        if "final_info" in infos:
+            infos["_final_info"] = np.ones(self.num_envs, dtype=bool)
+        return *outcome, infos
+
+
+class SqueezedAlone(DiceVectorEnv):
+    def handed(self, array: Any) -> Any:
+        handed = super().handed(array)
+        return handed[0] if self.num_envs == 1 and handed.ndim == 2 else handed
+
+
+class FirstSeedOfTheList(DiceVectorEnv):
+    def seed_rows(self, seed: Any) -> None:
+        super().seed_rows(seed[0] if isinstance(seed, list) else seed)
+
+
+class OtherWithOptions(DiceVectorEnv):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=5 if options == {} else seed, options=options)
+
+
+class NothingAllowed(DiceVectorEnv):
+    def step(self, actions: Any) -> Any:
+        *outcome, infos = super().step(actions)
+        return *outcome, infos | {"action_mask": np.zeros((self.num_envs, 2), dtype=bool)}
+
+
 BROKEN: list[tuple[str, Any, str]] = [
+    ("instances", RowsOfTheClass, "keep arrays and generators in the instance"),
+    ("reset_mask", KeepsCountMidway, "also in the middle of an episode"),
+    ("reset_mask", KeepsCountWithoutSeed, "also in the middle of an episode"),
+    ("twin", KeepsCountAlways, "observation: got"),
+    ("threads", DropsTheLastRows, "num_threads=2 must give the same"),
+    ("threads", IdleThreads, "num_threads=4 must give the same"),
+    ("aliasing", ListFilledAgain, r"infos\['listed'\] was overwritten"),
+    ("aliasing", OneDictOfInfos, "was overwritten"),
+    ("aliasing", ScribblingOnTheMask, "Copy the mask"),
+    ("aliasing", KeepsActions, "copy what a later step needs"),
+    ("autoreset", ShortFinalInfos, r"info 'dice' in final_info: got None, expected 1"),
+    ("autoreset", SilentInTheSameStep, "info 'dice' of a step: got None, expected 1"),
+    ("autoreset", FinalInfosOfAll, r"infos\['_final_info'\]"),
+    ("spaces", SqueezedAlone, r"shape of observations: got \(2,\), expected \(1, 2\)"),
+    ("spaces", NothingAllowed, "action_mask allows no action and the episode goes on"),
+    ("batch_size", FirstSeedOfTheList, "must seed each row with its own number"),
+    ("same_seed", OtherWithOptions, r"options=\{\}\) must do what"),
     ("spaces", DoubleObservations, "type of observations"),
     ("spaces", TallRewards, "shape of rewards"),
     ("spaces", SinglePrecisionRewards, "type of rewards: got dtype"),
@@ -802,3 +962,23 @@ def test_words_that_name_no_rule() -> None:
     for too_little in ({"num_envs": 1}, {"steps": 1}, {"seeds": ()}):
         with pytest.raises(HotloopError, match="check too little"):
             check(DiceVectorEnv, **too_little)
+
+
+def test_masks_of_actions_that_do_not_begin_at_0() -> None:
+    class FromOne(DiceVectorEnv):
+        def __init__(self, num_envs: int, autoreset_mode: AutoresetMode = NEXT):
+            super().__init__(num_envs, autoreset_mode)
+            self.single_action_space = Discrete(2, start=1)
+            self.action_space = batch_space(self.single_action_space, num_envs)
+
+        def step(self, actions: Any) -> Any:
+            assert (actions == 2).all()
+            *outcome, infos = super().step(actions - 1)
+            return *outcome, infos | {"action_mask": np.tile([False, True], (self.num_envs, 1))}
+
+    assert set(check(FromOne, steps=20, choose=masked_second).coverage.actions) == {1}
+
+
+def masked_second(env: Any, infos: dict[str, Any], rng: np.random.Generator) -> Any:
+    mask = np.tile([False, True], (env.num_envs, 1))
+    return random_actions(env, {"action_mask": mask}, rng)

@@ -30,7 +30,7 @@ class WalkVectorEnv(BatchedEnv):
 
     def __init__(self, num_envs: int = 1, **settings: Any):
         super().__init__(num_envs, Box(-10, 10, (2,), np.float32), Discrete(2), **settings)
-        self.place = np.zeros(num_envs)
+        self.place, self.final_place = np.zeros(num_envs), np.zeros(num_envs)
 
     def _begin(self, row: int) -> None:
         self.place[row] = next_double(self.streams, row)
@@ -61,6 +61,7 @@ class WalkVectorEnv(BatchedEnv):
             if self.terminated[row] or self.truncated[row]:
                 if self.mode == SAME_STEP:
                     self.final_observations[row] = self.observations[row]
+                    self.final_place[row] = self.place[row]
                     self._begin(int(row))
                 else:
                     self.over[row] = True
@@ -69,6 +70,10 @@ class WalkVectorEnv(BatchedEnv):
     def _step_infos(self) -> dict[str, Any]:
         place = self.place.copy() if self.copy else self.place
         return {"place": place, "_place": np.ones(self.num_envs, dtype=bool)}
+
+    def _final_infos(self) -> dict[str, Any]:
+        ended = self.terminated | self.truncated
+        return {"place": np.where(ended, self.final_place, 0.0), "_place": ended}
 
     def _state_arrays(self) -> dict[str, NDArray[Any]]:
         return {**super()._state_arrays(), "place": self.place}

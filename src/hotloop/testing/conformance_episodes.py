@@ -84,6 +84,8 @@ def _check_finals(single_space: Any, moment: Moment, step: int) -> None:
     no_rows = np.zeros_like(moment.ended)
     mask = moment.infos.get("_final_obs", no_rows)
     _expect("infos['_final_obs']", mask, moment.ended, remedy, None, step)
+    if "_final_info" in moment.infos:
+        _expect("infos['_final_info']", moment.infos["_final_info"], moment.ended, _FINAL_INFO, None, step)
     for row in np.flatnonzero(moment.ended).tolist():
         final = row_of(moment.infos["final_obs"], row)
         if not single_space.contains(final):
@@ -119,17 +121,22 @@ def _by_hand_step(
     """Step both; return whether the next step only resets, and the number of finished episodes."""
     seen = row_of(moment.observations, 0)
 
-    def expect_infos(what: str, got: dict[str, Any], expected: dict[str, Any], remedy: str) -> None:
-        """Compare infos that both sides have: what else a reset or a step tells is up to the environment."""
+    def expect_infos(
+        what: str, got: dict[str, Any], expected: dict[str, Any], remedy: str, *, of_resets: bool = False
+    ) -> None:
+        """Compare infos; of resets only those that both sides have: what else one tells is its own affair."""
         one, other = (row_infos(infos, 0, case.ignore_infos) for infos in (got, expected))
-        for name in sorted(one.keys() & other.keys()):
+        names = one.keys() & other.keys() if of_resets else one.keys() | other.keys()
+        if "action_mask" not in one:  # after the last step nothing is allowed or not
+            names -= {"action_mask"}
+        for name in sorted(names):
             ignore = f" If it is not about the episode, pass ignore_infos=({name!r},)."
-            _expect(f"info {name!r} {what}", one[name], other[name], remedy + ignore, 0, step)
+            _expect(f"info {name!r} {what}", one.get(name), other.get(name), remedy + ignore, 0, step)
 
     def expect_fresh(what: str, got: Any, infos: dict[str, Any]) -> None:
         fresh, fresh_infos = hand.reset()
         _expect(f"observation {what}", got, row_of(fresh, 0), _DRAWS, 0, step)
-        expect_infos(what, infos, fresh_infos, _DRAWS)
+        expect_infos(what, infos, fresh_infos, _DRAWS, of_resets=True)
 
     if over:  # NEXT_STEP: this step is the reset
         expect_fresh("of the step that resets", seen, moment.infos)

@@ -18,10 +18,11 @@ from hotloop.testing.conformance_case import Case, ConformanceError, Unchecked
 from hotloop.testing.conformance_copies import copies, saved_state
 from hotloop.testing.conformance_episodes import autoreset, flags, time_limit
 from hotloop.testing.conformance_twin import twin
-from hotloop.testing.trajectories import Moment, leaves, moment_of, same
+from hotloop.testing.trajectories import Moment, leaves, moment_of, row_of, same
 
 Rule = Callable[[Case], str]
 _AFTER_AN_END = 30  # steps compared after a reset while rows wait for theirs
+_RESET_EVERY = 3  # steps between two resets in the middle of an episode
 
 
 def spaces(case: Case) -> str:
@@ -43,12 +44,20 @@ def spaces(case: Case) -> str:
         for step, moment in enumerate(moments):
             if dtype is None and moment.rewards is not None:
                 dtype = getattr(moment.rewards, "dtype", None)  # must stay the same
-            _check_types(case, space, moment, step, dtype)
+            _check_types(case.num_envs, case.ignore_infos, space, moment, step, dtype)
+    with case.env(1) as env:
+        alone = env.observation_space
+    for moments in case.recordings(case.modes()[0], 1).values():
+        for step, moment in enumerate(moments):
+            _check_types(1, case.ignore_infos, alone, moment, step, dtype)
     return f"{len(case.all_recordings())} plays of {case.steps} steps, rewards {dtype}"
 
 
-def _check_types(case: Case, space: Any, moment: Moment, step: int, reward_dtype: Any) -> None:
-    rule, rows = "spaces", (case.num_envs,)
+def _check_types(
+    num_envs: int, ignored: frozenset[str], space: Any, moment: Moment, step: int, reward_dtype: Any
+) -> None:
+    """Check one moment of a batch of `num_envs` rows."""
+    rule, rows = "spaces", (num_envs,)
     expected = dict(leaves(space.sample()))
     found = dict(leaves(moment.observations))
     _equal(
@@ -76,7 +85,8 @@ def _check_types(case: Case, space: Any, moment: Moment, step: int, reward_dtype
         raise ConformanceError(
             rule, "infos", "Return a dict.", step=step, got=type(moment.infos), expected=dict
         )
-    _check_infos(case, moment.infos, "infos", step)
+    _check_infos(num_envs, ignored, moment.infos, "infos", step)
+    _check_action_mask(moment, step)
     if moment.rewards is None:
         return
     if not np.issubdtype(moment.rewards.dtype, np.floating):
@@ -101,24 +111,43 @@ def _check_types(case: Case, space: Any, moment: Moment, step: int, reward_dtype
         _equal(rule, name, got, (np.dtype(bool), rows), "One bool for each row.", step)
 
 
-def _check_infos(case: Case, infos: dict[str, Any], where: str, step: int) -> None:
+def _check_action_mask(moment: Moment, step: int) -> None:
+    """Check that every row whose episode goes on may do something."""
+    mask = moment.infos.get("action_mask")
+    if mask is None or not isinstance(mask, np.ndarray) or mask.ndim < 2:
+        return
+    allowed = mask.reshape(len(mask), -1).any(axis=1)
+    going_on = ~moment.ended if moment.rewards is not None else np.ones(len(mask), dtype=bool)
+    for row in np.flatnonzero(~allowed & going_on).tolist():
+        raise ConformanceError(
+            "spaces",
+            "action_mask allows no action and the episode goes on",
+            "Allow an action that waits, or end the episode.",
+            row=row,
+            step=step,
+        )
+
+
+def _check_infos(
+    num_envs: int, ignored: frozenset[str], infos: dict[str, Any], where: str, step: int
+) -> None:
     """Check that every info, also inside dicts, has one entry for each row."""
     for name, values in infos.items():
         place = f"{where}[{name!r}]"
         if isinstance(values, dict):
-            _check_infos(case, values, place, step)
+            _check_infos(num_envs, ignored, values, place, step)
         elif name.startswith("_"):
             remedy = "A mask `_name` is a bool array with one entry for each row."
             got = (getattr(values, "dtype", None), getattr(values, "shape", None))
-            _equal("spaces", place, got, (np.dtype(bool), (case.num_envs,)), remedy, step)
-        elif name not in case.ignore_infos:
+            _equal("spaces", place, got, (np.dtype(bool), (num_envs,)), remedy, step)
+        elif name not in ignored:
             remedy = (
                 "An info is an array or a list with one entry for each row (what is one for all rows can be "
                 f"an attribute of the environment), or pass ignore_infos=({name!r},)."
             )
             is_batch = isinstance(values, (list, tuple)) or np.ndim(values) > 0
             length = len(values) if is_batch else "no rows"
-            _equal("spaces", f"length of {place}", length, case.num_envs, remedy, step)
+            _equal("spaces", f"length of {place}", length, num_envs, remedy, step)
 
 
 def same_seed(case: Case) -> str:
@@ -134,6 +163,15 @@ def same_seed(case: Case) -> str:
                 actions = [moment.actions for moment in recorded[seed][1:]]
                 again = case.play(env, seed, mode=mode, steps=case.steps, actions=actions)
                 case.compare("same_seed", again, recorded[seed], remedy)
+            # Options that say nothing change nothing.
+            observations, infos = copy.deepcopy(env.reset(seed=case.seeds[0], options={}))
+            start = Moment(None, observations, None, None, None, infos)
+            case.compare(
+                "same_seed",
+                [start],
+                recorded[case.seeds[0]][:1],
+                "reset(seed=..., options={}) must do what reset(seed=...) does.",
+            )
             # Once more, where rows wait for their reset.
             moments = recorded[case.seeds[0]]
             first_end = next((step for step, moment in enumerate(moments) if moment.ended.any()), 0)
@@ -144,6 +182,27 @@ def same_seed(case: Case) -> str:
             again = case.play(env, case.seeds[0], mode=mode, steps=len(actions), actions=actions)
             case.compare("same_seed", again, moments[: len(actions) + 1], remedy)
     return f"seeds {_listed(case.seeds)} twice, in two environments, in {len(case.modes())} autoreset modes"
+
+
+def instances(case: Case) -> str:
+    """Two environments that step in turn do not affect each other."""
+    remedy = "Environments must share no state: keep arrays and generators in the instance, not in the class."
+    for mode in case.modes():
+        recorded = case.recordings(mode)
+        plays = [recorded[case.seeds[0]], recorded[case.seeds[-1]]]
+        with case.env(mode=mode) as one, case.env(mode=mode) as other:
+            pairs = list(zip((one, other), (case.seeds[0], case.seeds[-1]), plays, strict=True))
+            for env, seed, moments in pairs:
+                case.compare(
+                    "instances", case.play(env, seed, mode=mode, steps=0, actions=[]), moments[:1], remedy
+                )
+            for step in range(1, len(plays[0])):
+                for env, _, moments in pairs:
+                    stepped = case.go_on(
+                        env, [moments[step].actions], disabled=mode == AutoresetMode.DISABLED
+                    )
+                    case.compare("instances", stepped, [moments[step]], remedy, first_step=step)
+    return f"two environments in turn, in {len(case.modes())} autoreset modes"
 
 
 def different_seeds(case: Case) -> str:
@@ -218,7 +277,30 @@ def batch_size(case: Case) -> str:
                         "seeded with seed + row (or pass skip=('batch_size',) if they share one by design).",
                         rows=[(row, 0)],
                     )
-    return f"rows of {case.num_envs} against rows alone, in {len(modes)} autoreset modes"
+    lists = _check_lists_of_seeds(case, modes[0])
+    return f"rows of {case.num_envs} against rows alone, in {len(modes)} autoreset modes; {lists}"
+
+
+def _check_lists_of_seeds(case: Case, mode: Any) -> str:
+    """Check that a list seeds each row by itself; say if the environment takes none."""
+    seed, steps = case.seeds[0], min(case.steps, 30)
+    moments = case.recordings(mode)[seed][: steps + 1]
+    rows = list(range(case.num_envs))
+    seeds = [seed + row for row in reversed(rows)]
+    with case.env(mode=mode) as env:
+        try:
+            env.reset(seed=seeds)
+        except Exception as refused:  # Gymnasium leaves it to the environment
+            return f"lists of seeds are refused ({type(refused).__name__})"
+        actions = [moment.actions[::-1].copy() for moment in moments[1:]]
+        case.compare(
+            "batch_size",
+            case.play(env, seeds, mode=mode, steps=steps, actions=actions),
+            moments,
+            f"reset(seed={seeds}) must seed each row with its own number.",
+            rows=list(zip(rows, reversed(rows), strict=True)),
+        )
+    return "lists of seeds, too"
 
 
 def reset_mask(case: Case) -> str:
@@ -227,6 +309,8 @@ def reset_mask(case: Case) -> str:
     if mode not in case.modes():
         raise Unchecked("autoreset cannot be disabled")
     ends = 0
+    for seed in case.seeds:
+        _check_reset_midway(case, seed)
     with case.env(1, mode) as env:
         for seed, moments in case.recordings(mode).items():
             for row in range(case.num_envs):
@@ -253,6 +337,64 @@ def reset_mask(case: Case) -> str:
     return f"{ends} resets of some rows against resets of a single row"
 
 
+def _check_reset_midway(case: Case, seed: int) -> None:
+    """Check `reset_mask` with rows in the middle of an episode."""
+    remedy = (
+        "reset(options={'reset_mask': rows}) must do to each marked row what reset() does to a single one, "
+        "also in the middle of an episode, and nothing to the others."
+    )
+    played: list[tuple[Any, Moment]] = []  # rows that were reset after the step, and the step
+    rng = np.random.default_rng(0)
+    with case.env(mode=AutoresetMode.DISABLED) as env:
+        _, infos = env.reset(seed=seed)
+        for step in range(1, min(case.steps, _AFTER_AN_END) + 1):
+            actions = case.choose(env, infos, rng)
+            moment = moment_of(copy.deepcopy(actions), env.step(actions))
+            infos, marked = moment.infos, moment.ended.copy()
+            if step % _RESET_EVERY == 0:
+                marked[step // _RESET_EVERY % case.num_envs] = True
+            if marked.any():
+                after = copy.deepcopy(env.reset(options={"reset_mask": marked.copy()}))
+                moment, infos = replace(moment, after_reset=after), after[1]
+                for row in np.flatnonzero(~marked).tolist():
+                    _equal_rows(after[0], moment.observations, row, step, remedy)
+            played.append((marked, moment))
+    with case.env(1, AutoresetMode.DISABLED) as alone:
+        for row in range(case.num_envs):
+            alone.reset(seed=seed + row)
+            for step, (marked, moment) in enumerate(played, start=1):
+                pairs = [(moment, moment_of(None, alone.step(copy.deepcopy(moment.actions[row : row + 1]))))]
+                if marked[row]:
+                    pairs.append((_start(moment.after_reset), _start(copy.deepcopy(alone.reset()))))
+                for got, expected in pairs:
+                    case.compare(
+                        "reset_mask",
+                        [replace(got, after_reset=None)],
+                        [expected],
+                        remedy,
+                        rows=[(row, 0)],
+                        first_step=step,
+                    )
+
+
+def _start(handed: Any) -> Moment:
+    """The moment that a reset hands out."""
+    return Moment(None, handed[0], None, None, None, handed[1])
+
+
+def _equal_rows(got: Any, expected: Any, row: int, step: int, remedy: str) -> None:
+    if not same(row_of(got, row), row_of(expected, row)):
+        raise ConformanceError(
+            "reset_mask",
+            "observation of a row that reset_mask leaves out",
+            remedy,
+            row=row,
+            step=step,
+            got=row_of(got, row),
+            expected=row_of(expected, row),
+        )
+
+
 def aliasing(case: Case) -> str:
     """Results are not overwritten later and may be written to; actions are not modified."""
     for mode in case.modes():
@@ -263,7 +405,9 @@ def aliasing(case: Case) -> str:
             _keep_everything(env, case.seeds[0], moments)
         with case.env(mode=mode) as env:
             _write_over_everything(case, env, case.seeds[0], moments)
-        case.steps_taken += 2 * case.steps
+        with case.env(mode=mode) as env:
+            _reuse_actions(case, env, case.seeds[0], moments)
+        case.steps_taken += 3 * case.steps
     return f"{case.steps} steps kept, {case.steps} written over, in {len(case.modes())} autoreset modes"
 
 
@@ -288,10 +432,21 @@ def _keep_everything(env: Any, seed: int, moments: list[Moment]) -> None:
                 expected=moment.actions,
             )
         if moment.after_reset is not None:
-            keep(step, env.reset(options={"reset_mask": moment.ended.copy()}))
+            mask = moment.ended.copy()
+            keep(step, env.reset(options={"reset_mask": mask}))
+            if not same(mask, moment.ended):
+                remedy = "Copy the mask before changing it."
+                raise ConformanceError(
+                    "aliasing",
+                    "the reset_mask passed to reset",
+                    remedy,
+                    step=step,
+                    got=mask,
+                    expected=moment.ended,
+                )
     for step, now, then in handed:
         for path, before in _arrays(then).items():
-            after = _arrays(now)[path]
+            after = _arrays(now).get(path)
             if not same(after, before):
                 raise ConformanceError(
                     "aliasing",
@@ -315,6 +470,22 @@ def _write_over_everything(case: Case, env: Any, seed: int, moments: list[Moment
             _scribble(env.reset(options={"reset_mask": moment.ended.copy()}))
 
 
+def _reuse_actions(case: Case, env: Any, seed: int, moments: list[Moment]) -> None:
+    """Pass the same array in every step, as callers do to save time."""
+    remedy = "The caller may write over the actions after the step: copy what a later step needs."
+    env.reset(seed=seed)
+    buffers = copy.deepcopy(moments[1].actions)
+    for step, moment in enumerate(moments[1:], start=1):
+        for (_, buffer), (_, action) in zip(leaves(buffers), leaves(moment.actions), strict=True):
+            if not isinstance(buffer, np.ndarray) or buffer.dtype == object:
+                return  # no array to write to
+            buffer[...] = action
+        now = replace(moment_of(moment.actions, env.step(buffers)), after_reset=moment.after_reset)
+        case.compare("aliasing", [now], [moment], remedy, first_step=step)
+        if moment.after_reset is not None:
+            env.reset(options={"reset_mask": moment.ended.copy()})
+
+
 def no_copies(case: Case) -> str:
     """copy=False returns the environment's own arrays, with the same content."""
     if "copy" not in case.accepts:
@@ -330,19 +501,27 @@ def threads(case: Case) -> str:
     if "num_threads" not in case.accepts:
         raise Unchecked("the environment has no parameter num_threads")
     for mode in case.modes():
-        for number in (2, case.num_envs):
+        for number in thread_counts(case.num_envs):
             with case.env(mode=mode, num_threads=number) as env:
                 remedy = (
                     f"num_threads={number} must give the same results as one thread: "
                     "threads must not share state or generators."
                 )
                 _replay(case, "threads", env, mode, remedy)
-    return f"2 and {case.num_envs} threads in {len(case.modes())} autoreset modes"
+    *some, most = map(str, thread_counts(case.num_envs))
+    return f"{', '.join(some)} and {most} threads in {len(case.modes())} autoreset modes"
+
+
+def thread_counts(num_envs: int) -> list[int]:
+    """Return numbers of threads: one for each row, one more than rows, and one that does not divide them."""
+    uneven = next((number for number in range(2, num_envs) if num_envs % number), 2)
+    return sorted({2, uneven, num_envs, num_envs + 1})
 
 
 RULES: dict[str, Rule] = {
     "spaces": spaces,
     "same_seed": same_seed,
+    "instances": instances,
     "different_seeds": different_seeds,
     "stream_continues": stream_continues,
     "batch_size": batch_size,
@@ -381,7 +560,7 @@ def _equal(rule: str, what: str, got: Any, expected: Any, remedy: str, step: int
 
 
 def _arrays(handed: Any) -> dict[str, Any]:
-    """Return every array in the result of reset or step by name, including those in object arrays."""
+    """Return every array and list in the result of reset or step by name, also those in object arrays."""
     of_step = ["observations", "rewards", "terminated", "truncated", "infos"]
     names = ["observations", "infos"] if len(handed) == 2 else of_step
     found = {}
@@ -390,15 +569,17 @@ def _arrays(handed: Any) -> dict[str, Any]:
             if isinstance(leaf, np.ndarray) and leaf.dtype == object:
                 inside = ((f"{path}[{row}]", one) for row, one in enumerate(leaf))
                 found.update({where: one for where, one in inside if isinstance(one, np.ndarray)})
-            elif isinstance(leaf, np.ndarray):
+            elif isinstance(leaf, (np.ndarray, list)):
                 found[path] = leaf
     return found
 
 
 def _scribble(handed: Any) -> None:
-    for array in _arrays(handed).values():
-        if array.flags.writeable:
-            array[...] = 1
+    for values in _arrays(handed).values():
+        if isinstance(values, list):
+            values[:] = [None] * len(values)
+        elif values.flags.writeable:
+            values[...] = 1
 
 
 def _listed(seeds: tuple[int, ...]) -> str:

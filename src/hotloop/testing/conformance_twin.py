@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode
 from hotloop.testing.conformance_case import Case, ConformanceError, Unchecked
 from hotloop.testing.trajectories import Moment, row_infos, row_of, same
 
+_MIDWAY, _AFTER_RESET = 3, 30  # steps before and after a reset in the middle of an episode
 REMEDY = "Compiled code and twin disagree: fix the simpler one first, then the other."
 
 
@@ -21,12 +22,28 @@ def twin(case: Case) -> str:
         for seed, moments in case.recordings(mode).items():
             for row in range(case.num_envs):
                 _follow(case, mode, case.make_twin(seed + row), seed + row, row, moments)
+        _reset_midway(case, mode)
     return (
         f"{case.num_envs} rows, seeds {', '.join(map(str, case.seeds))}, {len(case.modes())} autoreset modes"
     )
 
 
-def _follow(case: Case, mode: Any, one: Any, seed: int, row: int, moments: list[Moment]) -> None:
+def _reset_midway(case: Case, mode: Any) -> None:
+    """Compare a reset without a seed in the middle of an episode, and what comes after it."""
+    assert case.make_twin is not None
+    seed = case.seeds[0]
+    with case.env(mode=mode) as env:
+        plays = [
+            case.play(env, seed, mode=mode, steps=_MIDWAY),
+            case.play(env, None, mode=mode, steps=min(case.steps, _AFTER_RESET)),
+        ]
+    for row in range(case.num_envs):
+        one = case.make_twin(seed + row)
+        _follow(case, mode, one, seed + row, row, plays[0])
+        _follow(case, mode, one, None, row, plays[1])
+
+
+def _follow(case: Case, mode: Any, one: Any, seed: int | None, row: int, moments: list[Moment]) -> None:
     """Step the twin with the row's actions, and reset it when the row was reset."""
 
     def expect(step: int, what: str, got: Any, expected: Any) -> None:

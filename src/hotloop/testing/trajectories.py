@@ -47,7 +47,8 @@ def random_actions(env: Any, infos: dict[str, Any], rng: np.random.Generator) ->
         return env.action_space.sample()
     # Rows that only reset allow nothing: they get action 0.
     weights = rng.random(mask.shape) * np.asarray(mask, dtype=bool)
-    return weights.argmax(axis=-1).astype(env.action_space.dtype)
+    first = getattr(env.single_action_space, "start", 0)
+    return (weights.argmax(axis=-1) + first).astype(env.action_space.dtype)
 
 
 def play(
