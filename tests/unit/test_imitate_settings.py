@@ -15,7 +15,7 @@ import pytest
 from hotloop._util.errors import HotloopError
 from hotloop.cli.train import _fitted, _work_lines, command_that_goes_on, read
 from hotloop.report.pen import Pen
-from hotloop.rl.train.runs import StopRequests, stop_requested
+from hotloop.rl.train.runs import StopRequests, stop_requested, stop_signal
 from hotloop.rl.workloads.imitate import Imitate, check, kept_words, memory_needs, work_words
 from hotloop.rl.workloads.imitate_speedup import (
     Measured,
@@ -25,8 +25,8 @@ from hotloop.rl.workloads.imitate_speedup import (
     variant_settings,
 )
 from hotloop.rl.workloads.outcome import Outcome
-from hotloop.rl.workloads.stage_report import StageReport
-from hotloop.rl.workloads.track_laps import drive_laps
+from hotloop.rl.workloads.stage_report import StageReport, nothing_done, report_lines
+from hotloop.rl.workloads.track_laps import drive_laps, final_laps
 from hotloop.workflows.train_settings import settings_for_this_machine
 
 ORIGINALS = Path(__file__).parents[2] / "examples" / "originals"
@@ -156,6 +156,40 @@ def test_the_command_that_goes_on_repeats_the_settings() -> None:
     assert command_that_goes_on(given, Outcome(10, 1, 0, None, 1.0, "SIGTERM")) == ""  # no checkpoint
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--speedup", "--fastest", "demos", "rl", "--n-epochs", "7"],
+        ["--fastest=demos", "--speedup", "--n-epochs", "7"],
+        ["--preset", "auto", "--n-envs", "2", "--n-epochs", "7", "--workers=3"],
+    ],
+)
+def test_the_command_that_goes_on_after_a_choice_can_be_read(words: list[str]) -> None:
+    given = read(["imitate", *words])
+    chosen = ("--workers", "2", "--loading", "index", "--n-envs", "8")
+    done = Outcome(10, 1, 0, None, 1.0, "SIGINT", can_resume=True, resume_with=chosen)
+    again = read(shlex.split(command_that_goes_on(given, done))[2:]).config
+    assert (again.workers, again.loading, again.n_envs, again.n_epochs) == (2, "index", 8, 7)
+    assert again.resume and not again.speedup and not again.fastest
+
+
+def test_laps_that_a_stop_request_ends_are_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = 0
+
+    def policy(seen: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return np.zeros((len(seen), 2), dtype=np.float32)
+
+    with StopRequests():
+        assert final_laps(policy, seed=0) is None
+        assert stop_signal() == "SIGTERM" and steps == 3
+        assert final_laps(policy, seed=0) is None and steps == 3
+    assert stop_signal() is None
+
+
 # ---- what it prints, and what it needs
 
 
@@ -163,8 +197,27 @@ def test_cloning_is_not_called_zero_env_steps() -> None:
     report = StageReport("bc", "900 samples in 1.00 s", 1.0, {}, 1.0, "time", (), 900.0)
     lines = _work_lines(Outcome(0, 7, 0, 12.5, 1.0, work=work_words([report])))
     assert lines == ["cloned from 900 samples in 1.00 s:", "  7 updates, mean return 12.50"]
-    nothing = StageReport("demos", "", 0.0, {}, 0.0, "time", (), 0.0)
-    assert _work_lines(Outcome(0, 0, 0, None, 0.0, work=work_words([nothing]))) == ["nothing was left to do"]
+
+
+def test_a_stage_that_did_nothing_has_no_rates() -> None:
+    for stopped_by, words in (
+        (None, "nothing was left to do"),
+        ("SIGTERM", "stopped before the first episode was done"),
+    ):
+        summary = nothing_done(stopped_by, "episode")
+        nothing = StageReport("demos", summary, 0.0, {"disk": 0.0}, 0.0, "time", ("6 are there",), 0.0)
+        assert report_lines(nothing) == [f"demos: {words}", "  6 are there"]
+        said = _work_lines(Outcome(0, 0, 0, None, 0.0, work=work_words([nothing])))
+        assert said == [f"demos: {words}"]
+
+
+def test_a_resumed_run_counts_its_own_steps() -> None:
+    resumed = Outcome(12_000, 7, 0, None, 2.0, resumed_at=8_000)
+    assert _work_lines(resumed)[0] == (
+        "trained 4,000 env steps in 2.00 s (2,000 steps/s), 12,000 with those of the checkpoint:"
+    )
+    nothing = Outcome(8_000, 7, 0, None, 0.1, resumed_at=8_000)
+    assert _work_lines(nothing) == ["trained nothing: the checkpoint has its 8,000 env steps already"]
 
 
 def test_sentences_are_wrapped_at_the_terminals_width_and_tables_are_not() -> None:

@@ -151,6 +151,7 @@ def run(arguments: Arguments) -> int:
     if arguments.request is not None:
         check_request(arguments.request)
     if arguments.request is not None and arguments.request.wanted:
+        check_recording(arguments.request, profiling)
         module = importlib.import_module(REQUESTS[arguments.workload])
         code: int = module.run(arguments.config, arguments.request, profiling)
         return code
@@ -176,7 +177,8 @@ def run(arguments: Arguments) -> int:
         with ChildrenMemory() as children:
             trained = train(arguments.workload, arguments.config, recording, quiet=profiling.json)
     except KeyboardInterrupt:
-        note("hotloop: interrupted at once; only checkpoints written before and the recording are kept")
+        kept = "" if profiling.no_profiling else " and the recording"
+        note(f"hotloop: interrupted at once; only checkpoints written before{kept} are kept")
         raise
     again = "" if trained.outcome.stopped_by is None else command_that_goes_on(arguments, trained.outcome)
     predictions = prediction_table(expected, trained, children) if expected is not None else ()
@@ -212,25 +214,42 @@ def check_request(request: Any) -> None:
             raise HotloopError(f"{flag} is for --{needed}; leave it out, or add --{needed}.")
 
 
+def check_recording(request: Any, profiling: Profiling) -> None:
+    """Raise HotloopError for a flag about the recording that what was asked for does not use."""
+    unused = {"enable_profiling", "profiling_report", "profiling_summary_freq"}
+    if not request.keeps_capture:
+        unused |= {"capture"}
+    for field in dataclasses.fields(profiling):
+        if field.name in unused and getattr(profiling, field.name) != field.default:
+            instead = ", or name the folder of all runs with --series" if field.name == "capture" else ""
+            raise HotloopError(
+                f"--{field.name.replace('_', '-')} is for a training run alone and does nothing here; leave "
+                f"it out{instead}."
+            )
+
+
 def command_that_goes_on(arguments: Arguments, done: Outcome) -> str:
     """The command line that continues a run that was stopped; "" if nothing does."""
     resumable = done.checkpoint is not None if done.can_resume is None else done.can_resume
     if not resumable or done.unsaved is not None or done.stopped_by not in STOPPED:
         return ""
     words = without_flags(arguments.words, ("--resume", "--no-resume", "--speedup"))
-    words = without_flags(words, ("--capture", *(["--preset"] if done.resume_with else [])), with_value=True)
+    chosen = [word for word in done.resume_with if word.startswith("--")]
+    once = ("--preset", "--fastest", *chosen) if chosen else ()
+    words = without_flags(words, ("--capture", *once), with_value=True)
     return shlex.join(["hotloop", "train", arguments.workload, *words, *done.resume_with, "--resume"])
 
 
 def without_flags(words: Sequence[str], flags: Sequence[str], with_value: bool = False) -> list[str]:
-    """The words without these flags and, with `with_value`, without the word after each."""
+    """The words without these flags and, with `with_value`, without the words up to the next flag."""
     found, skip = [], False
     for word in words:
-        if skip:
-            skip = False
-        elif word in flags:
-            skip = with_value
-        elif word.partition("=")[0] not in flags:
+        if word.startswith("--"):
+            named = word.partition("=")[0].replace("_", "-") in flags
+            skip = named and with_value
+            if not named:
+                found.append(word)
+        elif not skip:
             found.append(word)
     return found
 
@@ -293,9 +312,13 @@ def _work_lines(done: Outcome) -> list[str]:
     if not done.env_steps and not done.updates:
         return ["trained nothing: no env step was made"]
     episodes = counted(done.episodes, "episode") if done.episodes else "no episode finished"
+    here = done.env_steps - done.resumed_at
+    if not here:
+        return [f"trained nothing: the checkpoint has its {count(done.env_steps)} env steps already"]
+    in_all = f", {count(done.env_steps)} with those of the checkpoint" if done.resumed_at else ""
     return [
-        f"trained {count(done.env_steps)} env steps in {duration(done.seconds * 1e9)} "
-        f"({count(done.steps_per_s)} steps/s):",
+        f"trained {counted(here, 'env step')} in {duration(done.seconds * 1e9)} "
+        f"({count(done.steps_per_s)} steps/s){in_all}:",
         f"  {', '.join(filter(None, (counted(done.updates, 'update'), episodes, mean)))}",
     ]
 

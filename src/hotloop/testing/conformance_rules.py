@@ -563,7 +563,7 @@ def _arrays(handed: Any) -> dict[str, Any]:
     """Return every array and list in the result of reset or step by name, also those in object arrays."""
     of_step = ["observations", "rewards", "terminated", "truncated", "infos"]
     names = ["observations", "infos"] if len(handed) == 2 else of_step
-    found = {}
+    found: dict[str, Any] = {}
     for name, part in zip(names, handed, strict=True):
         for path, leaf in leaves(part, name):
             if isinstance(leaf, np.ndarray) and leaf.dtype == object:

@@ -694,7 +694,7 @@ class _Run:
         self.collector.start()
         self._send_weights()
         self._first_step = self.env_steps
-        while not self._take_rows():
+        while not self._take_rows() and not runs.stop_requested():
             pass
         self.began_s = self._epoch_began_s = time.perf_counter()
         self._learning_s = 0.0

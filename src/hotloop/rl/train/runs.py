@@ -655,12 +655,13 @@ class StopRequests:
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ) -> bool | None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
         if self in self._open:
             self._open.remove(self)
+        return None
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.by is not None:
@@ -672,9 +673,37 @@ class StopRequests:
             one.by = one.by or signal.Signals(number).name
 
 
+class FinalEvaluation(StopRequests):
+    """A block that evaluates after training: a request to stop ends the block, not the program.
+
+    What is evaluated calls `end_if_stopped` now and then, and the block assigns its results at its end.
+    """
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        super().__exit__(kind, error, trace)
+        return kind is _EvaluationStoppedError
+
+
+class _EvaluationStoppedError(Exception):
+    """Ends the block of a FinalEvaluation."""
+
+
+def end_if_stopped() -> None:
+    """End the FinalEvaluation that is under way if it was asked to stop; elsewhere, do nothing."""
+    if StopRequests._open and isinstance(StopRequests._open[-1], FinalEvaluation) and stop_requested():
+        raise _EvaluationStoppedError
+
+
 def stop_requested() -> bool:
     """Whether a block of `StopRequests` that is open now was asked to stop; for loops far below it."""
-    return any(one.by is not None for one in StopRequests._open)
+    return stop_signal() is not None
+
+
+def stop_signal() -> str | None:
+    """The signal that asked a block of `StopRequests` that is open now to stop; None if none did."""
+    return next((one.by for one in StopRequests._open if one.by is not None), None)
 
 
 # ---- progress

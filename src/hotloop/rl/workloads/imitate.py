@@ -86,7 +86,8 @@ def run(config: Imitate, note: Note | None = None, quiet: bool = False) -> Outco
         work=work_words([one.report for one in done]),
         kept=None if stopped_by is None else kept_words(config, done[-1].report.stage),
         can_resume=config.trainer == "hotloop" or "rl" not in config.stages,
-        returns_of=" in the laps after training" if config.stages != ("demos",) else "",
+        returns_of=" of the expert" if done[-1].report.stage == "demos" else " in the laps after training",
+        resumed_at=done[-1].env_steps - round(done[-1].report.work) if done[-1].report.stage == "rl" else 0,
         resume_with=chosen_flags(config) if config.fastest else (),
     )
 
@@ -108,7 +109,7 @@ def work_words(reports: list[StageReport]) -> str | None:
     if report.stage == "rl":
         return None
     if not report.work:
-        return "nothing was left to do"
+        return f"{report.stage}: {report.summary}"
     return f"{'collected' if report.stage == 'demos' else 'cloned from'} {report.summary}"
 
 

@@ -12,10 +12,10 @@ from hotloop._util.units import count, duration
 from hotloop.rl.buffers.demonstrations import Demonstrations, DemonstrationStore
 from hotloop.rl.collect.experts import track_schema
 from hotloop.rl.train import bc
-from hotloop.rl.train.runs import Stopwatch, shut_down, stop_requested
+from hotloop.rl.train.runs import Stopwatch, shut_down, stop_signal
 from hotloop.rl.workloads.imitate_config import Imitate, StageResult
 from hotloop.rl.workloads.outcome import Note
-from hotloop.rl.workloads.stage_report import StageBar, StageReport, split
+from hotloop.rl.workloads.stage_report import StageBar, StageReport, nothing_done, split
 from hotloop.rl.workloads.track_laps import actor_policy, final_laps
 
 HELD_OUT_FRACTION = 0.1
@@ -53,13 +53,19 @@ def bc_settings(config: Imitate, **changes: Any) -> bc.BCConfig:
     return replace(settings, **changes)
 
 
+def epochs_done(config: Imitate) -> int:
+    """Epochs of the clone that a run continues."""
+    saved = bc.saved_run(bc_settings(config))
+    return 0 if saved is None else min(int(saved.state.get("epochs", 0)), config.n_epochs)
+
+
 def clone(config: Imitate, note: Note | None, quiet: bool) -> StageResult:
     """Clone the expert, then drive laps with the clone."""
     stopwatch, began = Stopwatch(), time.perf_counter()
     learn, held_out = load_demonstrations(config).split(HELD_OUT_FRACTION, config.seed)
     samples, held_out_samples = learn.samples(), held_out.samples()
     reading_s = time.perf_counter() - began
-    bar = StageBar("bc", config.n_epochs, "epochs", quiet=quiet, note=note)
+    bar = StageBar("bc", config.n_epochs, "epochs", done=epochs_done(config), quiet=quiet, note=note)
 
     def after_epoch(epochs: int, loss: float, held_out_loss: float) -> None:
         bar.update(epochs, f"loss {loss:.2e}, held out {held_out_loss:.2e}")
@@ -71,7 +77,7 @@ def clone(config: Imitate, note: Note | None, quiet: bool) -> StageResult:
     finally:
         bar.close()
     with shut_down:
-        laps = None if stop_requested() else final_laps(actor_policy(done.actor), config.seed)
+        laps = final_laps(actor_policy(done.actor), config.seed)
     if laps is not None:
         progress(episode_return=laps.mean_return)
     rate = done.samples / done.seconds if done.seconds > 0 else 0.0
@@ -80,10 +86,16 @@ def clone(config: Imitate, note: Note | None, quiet: bool) -> StageResult:
     parts = dict(stopwatch.seconds)
     if done.learner == "fused":
         parts["forward/backward (gathering included)"] = parts.pop("forward/backward")
+    if done.samples:
+        summary = (
+            f"{count(done.samples)} samples in {duration(1e9 * done.seconds)} ({count(rate)} samples/s), "
+            f"{how}, learner {done.learner}"
+        )
+    else:
+        summary = nothing_done(done.stopped_by, "epoch")
     report = StageReport(
         "bc",
-        f"{count(done.samples)} samples in {duration(1e9 * done.seconds)} ({count(rate)} samples/s), {how}, "
-        f"learner {done.learner}",
+        summary,
         done.seconds,
         split(parts, done.seconds),
         done.seconds,
@@ -101,7 +113,7 @@ def clone(config: Imitate, note: Note | None, quiet: bool) -> StageResult:
         report,
         updates=done.updates,
         mean_return=None if laps is None else laps.mean_return,
-        stopped_by=done.stopped_by,
+        stopped_by=done.stopped_by or stop_signal(),
         checkpoint=config.clone,
         unsaved=done.unsaved,
         figures={

@@ -9,7 +9,7 @@ from hotloop.rl.collect.experts import CollectionResult, DrivenEpisode, collect,
 from hotloop.rl.train.runs import StopRequests
 from hotloop.rl.workloads.imitate_config import Imitate, StageResult
 from hotloop.rl.workloads.outcome import Note
-from hotloop.rl.workloads.stage_report import StageBar, StageReport, split
+from hotloop.rl.workloads.stage_report import StageBar, StageReport, nothing_done, split
 
 
 def demonstrate(config: Imitate, note: Note | None, quiet: bool) -> StageResult:
@@ -75,10 +75,17 @@ def demonstration_report(
         said.append(f"{count(collected.deaths)} workers died; their episodes were driven again")
     stored = len(store.numbers())
     said.append(f"{counted(stored, 'episode')} {'is' if stored == 1 else 'are'} in {store.folder}")
+    if driven:
+        summary = (
+            f"{counted(len(driven), 'episode')} ({counted(laps, 'lap')}), {count(steps)} env steps in "
+            f"{duration(1e9 * collected.seconds)} with {counted(workers, 'worker')} ({count(rate)} steps/s)"
+        )
+    else:
+        summary = nothing_done("a signal" if collected.stopped else None, "episode")
+        said = said[1:]  # without the start-up of workers that had nothing to do
     return StageReport(
         "demos",
-        f"{counted(len(driven), 'episode')} ({counted(laps, 'lap')}), {count(steps)} env steps in "
-        f"{duration(1e9 * collected.seconds)} with {counted(workers, 'worker')} ({count(rate)} steps/s)",
+        summary,
         collected.seconds,
         split(parts, total_s),
         total_s,

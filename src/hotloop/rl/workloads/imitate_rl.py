@@ -11,12 +11,12 @@ from hotloop._util.units import count, duration, size
 from hotloop.machine.process_memory import process_memory
 from hotloop.rl.train import bc, sac
 from hotloop.rl.train.networks.squashed import SquashedActor
-from hotloop.rl.train.runs import Stopwatch, shut_down, stop_requested
+from hotloop.rl.train.runs import Stopwatch, shut_down, stop_signal
 from hotloop.rl.workloads import imitate_sb3
 from hotloop.rl.workloads.imitate_bc import LOG_STD_INIT
 from hotloop.rl.workloads.imitate_config import BUFFER_SIZE, Imitate, RLResult, StageResult
 from hotloop.rl.workloads.outcome import Note
-from hotloop.rl.workloads.stage_report import StageBar, StageReport, split
+from hotloop.rl.workloads.stage_report import StageBar, StageReport, nothing_done, split
 from hotloop.rl.workloads.track_laps import Laps, actor_policy, final_laps, selection_return
 
 # The same for both trainers.
@@ -70,7 +70,7 @@ def reinforce(config: Imitate, note: Note | None, quiet: bool) -> StageResult:
     train = train_with_sb3 if config.trainer == "sb3" else train_with_hotloop
     done = train(config, actor, note, quiet)
     with shut_down:
-        after = None if stop_requested() else final_laps(done.policy, config.seed)
+        after = final_laps(done.policy, config.seed)
     if after is not None:
         progress(episode_return=after.mean_return)
     return StageResult(
@@ -79,7 +79,7 @@ def reinforce(config: Imitate, note: Note | None, quiet: bool) -> StageResult:
         updates=done.updates,
         episodes=done.episodes,
         mean_return=None if after is None else after.mean_return,
-        stopped_by=done.stopped_by,
+        stopped_by=done.stopped_by or stop_signal(),
         checkpoint=config.agent if config.trainer == "hotloop" else None,
         unsaved=done.unsaved,
         figures={} if after is None else after.figures("agent"),
@@ -167,10 +167,16 @@ def _report(config: Imitate, done: RLResult, before: Laps | None, after: Laps | 
     own = process_memory()
     if own is not None:
         remarks.append(f"memory of the training process: {size(own.resident_bytes)}")
+    if done.steps_here:
+        summary = (
+            f"{count(done.steps_here)} env steps in {duration(1e9 * done.seconds)} ({count(rate)} steps/s), "
+            f"{done.how}"
+        )
+    else:
+        summary = nothing_done(done.stopped_by, "env step")
     return StageReport(
         "rl",
-        f"{count(done.steps_here)} env steps in {duration(1e9 * done.seconds)} ({count(rate)} steps/s), "
-        f"{done.how}",
+        summary,
         done.seconds,
         split(done.parts_s, done.seconds),
         done.seconds,

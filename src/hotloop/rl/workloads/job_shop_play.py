@@ -29,11 +29,14 @@ class Schedule:
 
 def play(net: Net, choose: Choose, rollouts: int, seed: int = 0) -> list[Schedule]:
     """Return the schedules of some rollouts."""
+    from hotloop.rl.train.runs import end_if_stopped  # torch is slow to import
+
     env = DispatchVectorEnv(rollouts, net=net, autoreset_mode="Disabled")
     rng = np.random.default_rng(seed)
     observations, infos = env.reset(seed=seed)
     chosen = []
     for _ in range(int(env.shop.counts.sum())):  # as many steps in every row
+        end_if_stopped()
         actions = choose(observations, infos["action_mask"], rng)
         chosen.append(actions)
         observations, _, _, _, infos = env.step(actions)

@@ -23,7 +23,7 @@ from gymnasium.vector import AutoresetMode
 
 from hotloop import profile
 from hotloop._util.errors import HotloopError
-from hotloop._util.units import duration, percent
+from hotloop._util.units import counted, duration, percent
 from hotloop.machine.facts import cores_granted
 from hotloop.rl.envs.frame_preprocessing import FramePreprocessing
 from hotloop.rl.envs.mario import MarioEnv
@@ -31,7 +31,13 @@ from hotloop.rl.envs.platformer.config import PlatformerConfig
 from hotloop.rl.envs.platformer.env import PlatformerVectorEnv
 from hotloop.rl.train.async_dqn import AsyncDQNConfig, AsyncDQNResult, check_config, saved_run, train
 from hotloop.rl.train.frame_actor import FrameActor
-from hotloop.rl.train.runs import check_at_least, shut_down, torch_threads
+from hotloop.rl.train.runs import (
+    FinalEvaluation,
+    check_at_least,
+    end_if_stopped,
+    shut_down,
+    torch_threads,
+)
 from hotloop.rl.workloads.outcome import Note, Outcome
 
 _evaluate = profile("evaluate")
@@ -279,13 +285,17 @@ def run(config: Mario, note: Note | None = None, quiet: bool = False) -> Outcome
     make = partial(make_env, config)
     done = train(settings, make, distance="x_pos", note=note, after_epoch=after_epoch)
     remarks, figures = _remarks(config, done), _figures(done)
-    with shut_down:
-        if config.eval_every_epochs and done.stopped_by is None:
-            remarks = (*remarks, best.restore(done.epochs, done.network))
-        if config.n_eval_episodes and done.stopped_by is None:
-            compared = compare_with_random(config, done.network, config.n_eval_episodes)
-            remarks, figures = (*remarks, str(compared)), figures | compared.figures
-    return replace(Outcome.of_run(done, config.checkpoint, remarks), figures=figures)
+    stopped_by = done.stopped_by
+    if stopped_by is None:
+        with shut_down, FinalEvaluation() as evaluation:
+            if config.eval_every_epochs:
+                remarks = (*remarks, best.restore(done.epochs, done.network))
+            if config.n_eval_episodes:
+                compared = compare_with_random(config, done.network, config.n_eval_episodes)
+                remarks, figures = (*remarks, str(compared)), figures | compared.figures
+        stopped_by = evaluation.by
+    outcome = Outcome.of_run(done, config.checkpoint, remarks)
+    return replace(outcome, figures=figures, stopped_by=stopped_by)
 
 
 def _figures(done: AsyncDQNResult) -> dict[str, float | None]:
@@ -307,11 +317,13 @@ def _figures(done: AsyncDQNResult) -> dict[str, float | None]:
 
 def _remarks(config: Mario, done: AsyncDQNResult) -> tuple[str, ...]:
     settings = config.settings
+    if not done.loop_env_steps:
+        return ("stopped before the collectors had played a step",) if done.stopped_by else ()
     busy, behind = done.collector_busy_fraction, done.versions_behind
     distance = f"mean distance {done.mean_distance:.0f}" if done.mean_distance is not None else "no distance"
     wait = duration(1e9 * done.lock_wait_s) if done.lock_wait_s else "none"
     remarks = [
-        f"{done.epochs} epochs, {distance}; {done.batches:,} batches of {settings.batch_size} "
+        f"{counted(done.epochs, 'epoch')}, {distance}; {done.batches:,} batches of {settings.batch_size} "
         f"({done.batches_per_s:.2f}/s), {settings.accumulate_grad_batches} per update, in {done.precision}",
         f"learner busy {percent(done.learner_busy_fraction)}, collectors busy "
         f"{'-' if busy is None else percent(busy)}; lock wait {wait}, drops {done.dropped:,}, weights "
@@ -473,6 +485,7 @@ def evaluate(
             observations, _ = envs.reset(seed=config.seed + EVAL_SEED)
             running = np.zeros(n_envs)
             while left.any():
+                end_if_stopped()
                 if actor is None:
                     actions = rng.integers(0, envs.single_action_space.n, n_envs)
                 else:

@@ -52,6 +52,8 @@ class Outcome:
     """Which episodes `mean_return` is of, in words."""
     resume_with: tuple[str, ...] = ()
     """Flags for settings that the run has chosen; a resumed run needs them instead of its preset."""
+    resumed_at: int = 0
+    """Env steps of the checkpoint that the run continued from; they are part of `env_steps`."""
 
     @classmethod
     def of_run(
@@ -60,10 +62,15 @@ class Outcome:
         """The outcome of one of our trainers."""
         names = ("env_steps", "updates", "episodes", "mean_return", "seconds", "stopped_by", "unsaved")
         values = {name: getattr(result, name) for name in names}
+        values["resumed_at"] = (
+            result.env_steps - result.loop_env_steps
+            if hasattr(result, "loop_env_steps")
+            else result.resumed_at
+        )
         returns_of = f" in the last {RECENT:,} episodes" if result.episodes > RECENT else ""
         return cls(**values, checkpoint=checkpoint, remarks=remarks, returns_of=returns_of)
 
     @property
     def steps_per_s(self) -> float:
-        """Env steps per second of training."""
-        return self.env_steps / self.seconds if self.seconds else 0.0
+        """Env steps per second of this run's training."""
+        return (self.env_steps - self.resumed_at) / self.seconds if self.seconds else 0.0

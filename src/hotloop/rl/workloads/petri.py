@@ -362,8 +362,9 @@ def _train_ppo(config: Petri, note: Note | None, quiet: bool, around: AroundBatc
         result = train(settings, envs=envs, after_update=contexts.next_batch, note=note)
     finally:
         contexts.close()
-    remarks = _remarks(config, result.network) if result.stopped_by is None else ()
-    return Outcome.of_run(result, config.checkpoint, (*remarks, f"learner: {result.learner}"))
+    remarks, stopped_by = _evaluated(lambda: _remarks(config, result.network), result.stopped_by)
+    outcome = Outcome.of_run(result, config.checkpoint, (*remarks, f"learner: {result.learner}"))
+    return replace(outcome, stopped_by=stopped_by)
 
 
 def _make_envs_of_rank(config: Petri, net: Net | None, n_envs: int) -> Any:
@@ -378,7 +379,8 @@ def _train_on_ray(config: Petri, settings: Any, note: Note | None) -> Outcome:
     make = partial(_make_envs_of_rank, config, read_net(config))  # nodes need not have the file
     trained = train_on_ray(settings, make, config.learners, config.on, note=note)
     result = trained.result
-    remarks = [*_remarks(config, result.network)] if result.stopped_by is None else []
+    seen, stopped_by = _evaluated(lambda: _remarks(config, result.network), result.stopped_by)
+    remarks = [*seen]
     places = len(set(trained.nodes))
     remarks.append(
         f"learners: {config.learners} on {places} node{'s' if places > 1 else ''} of Ray ({result.learner})"
@@ -396,7 +398,9 @@ def _train_on_ray(config: Petri, settings: Any, note: Note | None) -> Outcome:
         "env_steps_made_again": trained.repeated_steps,
         "seconds_without_learners": sum(loss.seconds or 0.0 for loss in trained.losses),
     }
-    return replace(outcome, figures={name: float(value) for name, value in figures.items()})
+    return replace(
+        outcome, figures={name: float(value) for name, value in figures.items()}, stopped_by=stopped_by
+    )
 
 
 def _train_torchrl(config: Petri, around: AroundBatch, quiet: bool) -> Outcome:
@@ -407,9 +411,9 @@ def _train_torchrl(config: Petri, around: AroundBatch, quiet: bool) -> Outcome:
     size, actions = envs.single_observation_space.shape[0], int(envs.single_action_space.n)
     network = make_network(config, size, actions)
     outcome = train_torchrl(config, envs, network, around, quiet)
-    if outcome.stopped_by is not None:
-        return replace(outcome, kept=NO_AGENT.format("torchrl"))
-    return replace(outcome, remarks=_evaluation(config, greedy_policy(network)))
+    remarks, stopped_by = _evaluated(lambda: _evaluation(config, greedy_policy(network)), outcome.stopped_by)
+    kept = None if stopped_by is None else NO_AGENT.format("torchrl")
+    return replace(outcome, remarks=remarks, stopped_by=stopped_by, kept=kept)
 
 
 def _train_sb3(config: Petri, around: AroundBatch, quiet: bool) -> Outcome:
@@ -451,19 +455,34 @@ def _train_sb3(config: Petri, around: AroundBatch, quiet: bool) -> Outcome:
         return np.asarray(model.predict(observations, action_masks=masks, deterministic=True)[0])
 
     monitors: list[Any] = model.env.envs  # type: ignore[union-attr]
+    remarks, stopped_by = _evaluated(lambda: _evaluation(config, act), stop.by)
     return Outcome(
         env_steps=model.num_timesteps,
         updates=model._n_updates * -(-config.samples // config.batch_size),
         episodes=sum(len(env.get_episode_rewards()) for env in monitors),
         mean_return=sb3_mean_return(model),
         seconds=seconds,
-        stopped_by=stop.by,
-        kept=None if stop.by is None else NO_AGENT.format("sb3"),
-        remarks=_evaluation(config, act) if stop.by is None else (),
+        stopped_by=stopped_by,
+        kept=None if stopped_by is None else NO_AGENT.format("sb3"),
+        remarks=remarks,
     )
 
 
 # ---- evaluation
+
+
+def _evaluated(
+    evaluate: Callable[[], tuple[str, ...]], stopped_by: str | None
+) -> tuple[tuple[str, ...], str | None]:
+    """The remarks of the evaluation after training, and the signal that ended training or the evaluation."""
+    from hotloop.rl.train.runs import FinalEvaluation
+
+    remarks: tuple[str, ...] = ()
+    if stopped_by is None:
+        with FinalEvaluation() as evaluation:
+            remarks = evaluate()
+        stopped_by = evaluation.by
+    return remarks, stopped_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,7 +498,7 @@ class EpisodeResult:
 def play(config: Petri, policy: Policy, seed: int = 0) -> EpisodeResult:
     """One episode on the compiled simulator."""
     from hotloop.rl.envs.petri.env import PetriVectorEnv
-    from hotloop.rl.train.runs import torch_threads
+    from hotloop.rl.train.runs import end_if_stopped, torch_threads
 
     net = read_net(config)
     chosen: dict[str, Any] = {"wafers": config.wafers} if net is None else {"net": net}
@@ -488,6 +507,7 @@ def play(config: Petri, policy: Policy, seed: int = 0) -> EpisodeResult:
         observations, infos = env.reset(seed=seed)
         total, over = 0.0, False
         while not over:
+            end_if_stopped()
             actions = policy(observations, infos["action_mask"])
             observations, rewards, terminated, truncated, infos = env.step(actions)
             total += float(rewards[0])

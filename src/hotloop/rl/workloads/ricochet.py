@@ -131,6 +131,7 @@ def ppo_config(config: Ricochet, quiet: bool = False) -> PPOConfig:
 def _train_on_pictures(config: Ricochet, note: Note | None, quiet: bool) -> Outcome:
     from hotloop.rl.train.make_envs import compile_kernels
     from hotloop.rl.train.recurrent_ppo import train
+    from hotloop.rl.train.runs import FinalEvaluation
 
     envs, network = compile_kernels(make_envs(config)), None
     if config.encoder == "scan":
@@ -140,24 +141,35 @@ def _train_on_pictures(config: Ricochet, note: Note | None, quiet: bool) -> Outc
     result = train(recurrent_ppo_config(config, quiet), envs, network=network, note=note)
     remarks: tuple[str, ...] = ()
     figures: dict[str, float | None] = {}
-    if config.n_eval_episodes and result.stopped_by is None:
-        table = make_table(result.network, config)
-        remarks = (*_evaluation(config, recurrent_policy(result.network)), *table.lines)
-        figures = table.figures
+    stopped_by = result.stopped_by
+    if config.n_eval_episodes and stopped_by is None:
+        with FinalEvaluation() as evaluation:
+            table = make_table(result.network, config)
+            remarks = (*_evaluation(config, recurrent_policy(result.network)), *table.lines)
+            figures = table.figures
+        stopped_by = evaluation.by
     if config.compile:
         remarks += ("the network was compiled: only its outer regions were recorded",)
     if config.rendering == "compiled":
         remarks += ("pictures were drawn by a kernel: only their outer region was recorded",)
-    return dataclasses.replace(Outcome.of_run(result, config.checkpoint, remarks), figures=figures)
+    outcome = Outcome.of_run(result, config.checkpoint, remarks)
+    return dataclasses.replace(outcome, figures=figures, stopped_by=stopped_by)
 
 
 def _train_on_symbols(config: Ricochet, note: Note | None, quiet: bool) -> Outcome:
     from hotloop.rl.train.make_envs import compile_kernels
     from hotloop.rl.train.ppo import train
+    from hotloop.rl.train.runs import FinalEvaluation
 
     result = train(ppo_config(config, quiet), envs=compile_kernels(make_envs(config)), note=note)
-    remarks = _evaluation(config, sampled_policy(result.network)) if result.stopped_by is None else ()
-    return Outcome.of_run(result, config.checkpoint, (*remarks, f"learner: {result.learner}"))
+    remarks: tuple[str, ...] = ()
+    stopped_by = result.stopped_by
+    if stopped_by is None:
+        with FinalEvaluation() as evaluation:
+            remarks = _evaluation(config, sampled_policy(result.network))
+        stopped_by = evaluation.by
+    outcome = Outcome.of_run(result, config.checkpoint, (*remarks, f"learner: {result.learner}"))
+    return dataclasses.replace(outcome, stopped_by=stopped_by)
 
 
 @profile_function("shut_down", category="other")

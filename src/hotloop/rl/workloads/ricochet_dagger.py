@@ -16,6 +16,7 @@ from hotloop.rl.train import dagger
 from hotloop.rl.train.dagger import DaggerConfig, Labels
 from hotloop.rl.train.make_envs import compile_kernels
 from hotloop.rl.train.networks.convlstm import RecurrentActorCritic
+from hotloop.rl.train.runs import FinalEvaluation
 from hotloop.rl.workloads.outcome import Note, Outcome
 from hotloop.rl.workloads.ricochet_config import Ricochet, make_envs
 from hotloop.rl.workloads.ricochet_evaluation import make_table, play_equally, recurrent_policy
@@ -103,11 +104,17 @@ def train_by_imitation(config: Ricochet, note: Note | None, quiet: bool) -> Outc
     )
     remarks: tuple[str, ...] = ()
     figures: dict[str, float | None] = dict(result.statistics)
-    if config.n_eval_episodes and result.stopped_by is None:
-        table = make_table(result.network, config)
-        remarks, figures = table.lines, figures | table.figures
+    stopped_by = result.stopped_by
+    if config.n_eval_episodes and stopped_by is None:
+        with FinalEvaluation() as evaluation:
+            table = make_table(result.network, config)
+            remarks, figures = table.lines, figures | table.figures
+        stopped_by = evaluation.by
     if config.rendering == "compiled":
         remarks += ("pictures were drawn by a kernel: only their outer region was recorded",)
     return dataclasses.replace(
-        Outcome.of_run(result, config.checkpoint, remarks), figures=figures, evaluations=result.evaluations
+        Outcome.of_run(result, config.checkpoint, remarks),
+        figures=figures,
+        evaluations=result.evaluations,
+        stopped_by=stopped_by,
     )

@@ -69,11 +69,14 @@ def play(policy: Policy, config: Ricochet, boards: int, seed: int = EVALUATION_S
 
 def _play_some(policy: Policy, config: Ricochet, count: int, seed: int) -> tuple[Any, Any]:
     """Moves of the shortest solutions, and steps taken or 0 where a board was not solved, [count] each."""
+    from hotloop.rl.train.runs import end_if_stopped  # torch is slow to import
+
     envs = make_envs(dataclasses.replace(config, n_envs=count))
     observations, infos = envs.reset(seed=seed)
     optimal, steps = infos["optimal_moves"].copy(), np.zeros(count, dtype=np.int64)
     episode_starts, running = np.ones(count, dtype=np.bool_), np.ones(count, dtype=np.bool_)
     for number in range(1, config.max_episode_steps + 1):
+        end_if_stopped()
         observations, _, terminated, truncated, _ = envs.step(policy(observations, episode_starts))
         steps[terminated & running] = number
         episode_starts = terminated | truncated
@@ -199,9 +202,12 @@ def _solved_in_time(
     envs: Any, observations: NDArray[Any], policy: Policy, optimal: NDArray[Any]
 ) -> NDArray[np.bool_]:
     """Whether each board [rows] was solved in ALLOWANCE * `optimal` moves; rows with 0 are not judged."""
+    from hotloop.rl.train.runs import end_if_stopped  # torch is slow to import
+
     in_time = np.zeros(len(optimal), dtype=np.bool_)
     episode_starts, running = ~in_time, optimal > 0
     for number in range(1, ALLOWANCE * int(optimal.max(initial=0)) + 1):
+        end_if_stopped()
         observations, _, terminated, truncated, _ = envs.step(policy(observations, episode_starts))
         in_time |= terminated & running
         episode_starts = terminated | truncated

@@ -134,12 +134,19 @@ def split(parts_s: dict[str, float], whole_s: float) -> dict[str, float]:
     return {**parts_s, "other": max(whole_s - sum(parts_s.values()), 0.0)}
 
 
+def nothing_done(stopped_by: str | None, what: str) -> str:
+    """The summary of a stage that did nothing; `what` is a unit of its work."""
+    return "nothing was left to do" if stopped_by is None else f"stopped before the first {what} was done"
+
+
 def report_lines(report: StageReport) -> list[str]:
     """The report as lines of at most 100 characters."""
     whole = max(report.parts_of_s, 1e-12)
     shares = sorted(report.parts_s.items(), key=lambda part: (part[0] == "other", -part[1]))
     shown = ", ".join(f"{name} {percent(seconds / whole)}" for name, seconds in shares)
-    lines = [f"{report.stage}: {report.summary}", f"  {report.parts_of}: {shown}"]
+    lines = [f"{report.stage}: {report.summary}"]
+    if report.work:
+        lines.append(f"  {report.parts_of}: {shown}")
     if report.worker_memory is not None:
         memory = report.worker_memory
         own = size(memory.private_bytes)

@@ -77,10 +77,13 @@ def drive_laps(policy: Policy, cars: int, seed: int) -> Laps:
     return Laps(cars, finished, float(returns.mean()), float(early.mean()), float(steps.mean()))
 
 
-def final_laps(policy: Policy, seed: int) -> Laps:
-    """Laps from starts that only the final evaluation of a stage uses."""
+def final_laps(policy: Policy, seed: int) -> Laps | None:
+    """Laps from starts that only the final evaluation of a stage uses; None if a stop request ended them."""
+    if stop_requested():
+        return None
     with _evaluate:
-        return drive_laps(policy, EVALUATION_CARS, seed + FINAL_SEED)
+        laps = drive_laps(policy, EVALUATION_CARS, seed + FINAL_SEED)
+    return None if stop_requested() else laps
 
 
 def selection_return(policy: Policy, seed: int) -> float:
