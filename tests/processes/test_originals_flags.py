@@ -82,6 +82,7 @@ def test_the_original_takes_torchrl_unless_a_trainer_is_given(
         (["--steps", "3", "--envs=4"], "leave nothing to play"),
         (["--wafers", "0"], "leave nothing to play"),
         (["--steps", "16", "--wat"], "does not know --wat"),
+        (["--steps", "16", "--budget", "5x"], "--budget is '5x'; write it as 90s"),
     ],
 )
 def test_mistakes_of_the_original_for_the_environment_come_before_it_runs(

@@ -50,6 +50,15 @@ def test_no_workload_takes_numbers_that_mean_nothing(workload: str, name: str, v
     ("words", "sentence"),
     [
         ("snake --batch-size 0", "batch_size=0 must be at least 1."),
+        ("snake --logging on --log {here}", "log={here} is a folder; name a file in it."),
+        ("petri --compare --capture x", "--capture is for a training run alone and does nothing here; leave "
+         "it out, or name the folder of all runs with --series."),
+        ("petri --breakdown --enable-profiling", "--enable-profiling is for a training run alone and does "
+         "nothing here; leave it out."),
+        ("petri --detailed --profiling-summary-freq 5", "--profiling-summary-freq is for a training run "
+         "alone and does nothing here; leave it out."),
+        ("mario --benchmark --profiling-report x", "--profiling-report is for a training run alone and does "
+         "nothing here; leave it out."),
         ("snake --size 3", "size=3 is not a valid board size; use a whole number from 4 to 64."),
         ("snake --seed -1", f"seed=-1 must be a whole number from 0 to {runs.LARGEST_SEED:,}."),
         ("petri --gamma 7", "gamma=7.0 must be between 0 and 1."),
@@ -93,7 +102,7 @@ def test_a_bad_setting_is_one_sentence_and_nothing_else(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("notes")
-    assert main(["train", *words.split()]) == 2
+    assert main(["train", *words.replace("{here}", str(tmp_path)).split()]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err == f"hotloop: {sentence.replace('{here}', str(tmp_path))}\n"

@@ -74,8 +74,10 @@ if __name__ == "__main__":
     words = ["--a", f"{command} off", "--b", f"{command} on", *rest]
 
     def show_both() -> int:
-        read_arguments(compare, "compare", words)  # a mistake is said before anything runs
-        if "--json" not in rest:
+        asked = read_arguments(compare, "compare", words)
+        if asked is not None:  # None: help was printed
+            compare.check(asked)  # a mistake is said before anything runs
+        if asked is not None and not asked.json:
             show("off", given)
             show("on", given)
             print("A is turbo off, B is turbo on:", flush=True)

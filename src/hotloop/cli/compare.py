@@ -127,22 +127,36 @@ def run(arguments: Arguments) -> int:
     return compare_runs(arguments, limit)
 
 
+def check(arguments: Arguments) -> None:
+    """Raise HotloopError for values that `run` would refuse; for programs that do something before it."""
+    parse_limit(arguments.fail_if)
+    check_card(arguments.card)
+    comparison_settings(arguments)
+
+
+def comparison_settings(arguments: Arguments) -> ComparisonSettings:
+    """The settings of a comparison of runs; raises HotloopError for a value that cannot be read."""
+    return ComparisonSettings(
+        budget_s=parse_seconds(arguments.budget, "--budget")
+        if arguments.budget
+        else ComparisonSettings().budget_s,
+        timeout_s=parse_seconds(arguments.timeout, "--timeout") if arguments.timeout else None,
+        tolerance=parse_fraction(arguments.tolerance, "--tolerance"),
+        order_seed=arguments.order_seed,
+        record=not arguments.no_record,
+        resources=parse_resources(arguments.resources),
+    )
+
+
 def compare_runs(arguments: Arguments, limit: Limit | None) -> int:
     if arguments.detailed and arguments.on is not None:
         raise HotloopError("--detailed profiles on this machine; remove it, or --on.")
     progress = Progress()
-    budget_s = parse_seconds(arguments.budget, "--budget") if arguments.budget else None
     if arguments.resume:
+        budget_s = parse_seconds(arguments.budget, "--budget") if arguments.budget else None
         result = resume_comparison(arguments.series, progress, budget_s, arguments.jobs, arguments.on)
     else:
-        settings = ComparisonSettings(
-            budget_s=budget_s or ComparisonSettings().budget_s,
-            timeout_s=parse_seconds(arguments.timeout, "--timeout") if arguments.timeout else None,
-            tolerance=parse_fraction(arguments.tolerance, "--tolerance"),
-            order_seed=arguments.order_seed,
-            record=not arguments.no_record,
-            resources=parse_resources(arguments.resources),
-        )
+        settings = comparison_settings(arguments)
         a = Side(arguments.a, arguments.set_a, arguments.env_a, arguments.rev_a)
         b = Side(arguments.b, arguments.set_b, arguments.env_b, arguments.rev_b)
         plan = compare_plan(a, b, arguments.command, settings, arguments.selftest)

@@ -63,6 +63,11 @@ class Request:
         """Whether anything besides training was asked for."""
         return self.benchmark
 
+    @property
+    def keeps_capture(self) -> bool:
+        """Whether there is one recording, which `--capture` names."""
+        return False
+
 
 @dataclass(frozen=True)
 class Benchmark:

@@ -74,6 +74,11 @@ class Request:
     def wanted(self) -> bool:
         return self.breakdown or self.compare or self.detailed
 
+    @property
+    def keeps_capture(self) -> bool:
+        """Whether there is one recording, which `--capture` names."""
+        return self.breakdown and not self.compare
+
 
 @dataclass(frozen=True)
 class TurboComparison:

@@ -281,10 +281,15 @@ class _Pool:
         self._attempts[lost] = self._attempts.get(lost, 0) + 1
         if self._attempts[lost] >= MAX_ATTEMPTS:
             what = "Start-up" if lost < 0 else f"Episode {lost}"
+            remedy = "Use fewer workers, and check the memory"
+            if lost < 0 and code == 1:  # it ended with an exception
+                remedy = (
+                    "Its own message is above; a script that collects must start under "
+                    "`if __name__ == '__main__':`, because each worker imports it"
+                )
             raise HotloopError(
                 f"{what} killed its worker {MAX_ATTEMPTS} times (last exit code {code}); "
-                f"{len(self._store.numbers())} episodes are kept in {self._store.folder}. Use fewer workers, "
-                "and check the memory."
+                f"{len(self._store.numbers())} episodes are kept in {self._store.folder}. {remedy}."
             )
         self._workers.append(self._new_worker())
 

@@ -502,6 +502,8 @@ def check(config: Snake) -> None:
     check_config(dqn_config(config))
     if config.log is not None and not config.log.absolute().parent.is_dir():
         raise HotloopError(f"log={config.log}: there is no folder {config.log.absolute().parent}; create it.")
+    if config.log is not None and config.log.is_dir():
+        raise HotloopError(f"log={config.log} is a folder; name a file in it.")
     if config.trainer == "sb3" and (
         config.learning_check_steps or config.checkpoint or config.tensorboard_log
     ):
