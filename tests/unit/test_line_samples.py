@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,10 +28,10 @@ from hotloop.capture import export, layout
 from hotloop.capture.model import Process
 from hotloop.capture.read_samples import module_name
 from hotloop.capture.samples import RUNNING, SLEEPING, SampledPath
-from hotloop.measure import core_choice
+from hotloop.measure import core_choice, late_facts
 from hotloop.measure.core_choice import CoreName
 from hotloop.measure.core_shared import LIBRARIES, PACKAGE
-from hotloop.measure.late_facts import busiest_functions, read_source
+from hotloop.measure.late_facts import busiest_functions, is_imported, read_source
 from hotloop.measure.line_sampler import PythonLineSampler, SampleTables
 from hotloop.testing.fakes import FakeClock
 
@@ -571,6 +571,28 @@ def test_sources_and_names_are_kept_at_the_end(core: CoreName, tmp_path: Path) -
     source = {source.function: source for source in process.sources}["wait_here"]
     assert source.file == HERE and source.text.startswith("def wait_here(") and not source.changed
     assert process.sampling.thread_names[native_id] == "parked"
+
+
+def test_imported_modules_leave_room_for_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program of many modules: their code ran once, for seconds, before anything else was seen."""
+    module = tmp_path / "helpers.py"
+    module.write_text("# nothing\n" * 2000)
+    modules = [(str(module), "<module>", number) for number in range(100)]
+    hot = (HERE, "wait_here", wait_here.__code__.co_firstlineno)
+    busiest = iter([modules, [*modules, hot]])
+    monkeypatch.setattr(late_facts, "busiest_functions", lambda samples: next(busiest))
+    rows: list[dict[str, Any]] = []
+    facts = object.__new__(late_facts.LateFacts)
+    for name, value in {"_written": set(), "_source_bytes": 0, "_module_bytes": 0, "_started_s": 0.0}.items():
+        setattr(facts, name, value)
+    facts._keep_source, facts._thread_names, facts._names = True, {}, {}
+    facts._part = SimpleNamespace(samples=memoryview(b""))  # type: ignore[assignment]
+    monkeypatch.setattr(facts, "_add", lambda kind, found: rows.extend(found) if kind == "sources" else None)
+    facts._write_sampled(0)
+    assert 1 < len(rows) <= late_facts.MOST_MODULES
+    assert sum(len(row["text"]) for row in rows) <= late_facts.MOST_MODULE_BYTES
+    facts._write_sampled(0)
+    assert rows[-1]["function"] == "wait_here" and is_imported(modules[0]) and not is_imported(hot)
 
 
 def test_no_source_is_kept_when_it_is_not_wanted(clock: FakeClock, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -32,6 +33,9 @@ FIRST_SOURCES_NS = 5_000_000_000  # then twice as late each time
 MOST_FUNCTIONS = 64
 MOST_SOURCE_BYTES = 256 * 1024  # of one process
 MOST_FUNCTION_BYTES = 24 * 1024
+# Code of imported modules runs once, while the program starts; it must not take the room of what runs later.
+MOST_MODULES = 16
+MOST_MODULE_BYTES = 64 * 1024
 MOST_SETTINGS = 64  # a program that changes them all the time
 
 _AT = layout.offsets("SAMPLES")
@@ -74,6 +78,7 @@ class LateFacts:
         self._sources_interval_ns = FIRST_SOURCES_NS
         self._written: set[Function] = set()
         self._source_bytes = 0
+        self._module_bytes = 0
         self._names: dict[int, str] = {}
         self._started_s = time.time()
         self._at_work = False
@@ -161,18 +166,21 @@ class LateFacts:
         if not self._keep_source:
             return
         rows = []
-        for function in busiest_functions(samples)[:MOST_FUNCTIONS]:
-            if function in self._written or len(self._written) >= MOST_FUNCTIONS:
-                continue
+        for function in self._worth_keeping(busiest_functions(samples)):
             self._written.add(function)
             found = read_source(*function)
             if found is None:
                 continue
             first_line, text = found
             size = len(text.encode("utf-8", "replace"))
-            if self._source_bytes + size > MOST_SOURCE_BYTES:
+            if is_imported(function):
+                if self._module_bytes + size > MOST_MODULE_BYTES:
+                    continue
+                self._module_bytes += size
+            elif self._source_bytes + size > MOST_SOURCE_BYTES:
                 continue
-            self._source_bytes += size
+            else:
+                self._source_bytes += size
             file, name, _ = function
             changed = os.stat(file).st_mtime > self._started_s
             rows.append(
@@ -180,6 +188,23 @@ class LateFacts:
             )
         if rows:
             self._add("sources", rows)
+
+    def _worth_keeping(self, busiest: list[Function]) -> list[Function]:
+        """The busiest functions that are not written yet, as far as there is room for them."""
+        chosen: list[Function] = []
+        for modules, most in ((False, MOST_FUNCTIONS), (True, MOST_MODULES)):
+            of_kind = [function for function in busiest if is_imported(function) is modules][:most]
+            written = sum(is_imported(function) is modules for function in self._written)
+            new = [function for function in of_kind if function not in self._written]
+            chosen += new[: max(most - written, 0)]
+        return chosen
+
+
+def is_imported(function: Function) -> bool:
+    """Code of a module other than the script."""
+    file, name, _ = function
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    return name == "<module>" and (script is None or os.path.abspath(script) != os.path.abspath(file))
 
 
 def busiest_functions(samples: memoryview) -> list[Function]:
