@@ -107,6 +107,14 @@ LEAVE_ALONE = [
     "for i in range(n):  # hot trains\n    steps += learn(batch[i])",
     "for i in x:\n    y = b.sample()  # hot torchrl",
     "for i in x:\n    trainer.train()  # hot trainer",
+    # the numbers of one observation
+    "def observe(self):\n    o = [self.x, self.y, self.vx]\n    o = np.array(o) / 10  # hot\n    return o",
+    "def observe(self):\n    return np.array([self.x, self.y, -self.vx, 0.5])  # hot",
+    # frames that the agent gets
+    "def observe(self):\n    return cv2.resize(self.env.render(), self.size)  # hot",
+    "for i in x:\n    frame = env.render()  # hot\n    frames.append(frame)\n    a = net(frame)",
+    "for i in x:\n    self.pixels.append(env.render())  # hot",
+    "for i in x:\n    self.frame = env.render()  # hot\n    a = net(self.frame)",
 ]
 
 
@@ -176,6 +184,18 @@ def test_a_sleep_that_waits_for_nothing_is_told_from_polling(source: str, title:
 def test_distributions_are_provable_by_a_patch_that_exists() -> None:
     found = match(spot(MATCHES["distributions"]))
     assert found is not None and found.patch == "validation" and found.patch in NAMES
+
+
+def test_frames_that_are_only_written_need_not_be_drawn() -> None:
+    written = "for i in x:\n    frame = env.render()  # hot\n    video.write(frame)"
+    found = match(spot(written))
+    assert found is not None and found.name == "rendering"
+
+
+def test_one_draw_needs_no_sum_tree() -> None:
+    for size in ("", "1, ", "size=None, "):
+        found = match(spot(f"for i in x:\n    a = np.random.choice(4, {size}p=p[s])  # hot"))
+        assert found is not None and found.title == "Draw from a cumulative sum" and found.effort == "minutes"
 
 
 @pytest.mark.parametrize("source", LEAVE_ALONE)

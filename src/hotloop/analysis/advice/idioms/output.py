@@ -52,10 +52,38 @@ def plotting(spot: Spot) -> Match | None:
     )
 
 
+OBSERVED = re.compile(r"obs|state|pixel|stack", re.IGNORECASE)  # containers of what the agent gets
+
+
+def _only_shown(statement: ast.AST, scope: ast.AST) -> bool:
+    """Whether a frame is thrown away, kept in a list or written: nothing that the agent gets.
+
+    A frame that is returned, stored in an object or computed with may be its observation.
+    """
+    if isinstance(statement, ast.Expr):
+        call = statement.value
+        into = dotted(call.func) if isinstance(call, ast.Call) else ""
+        return isinstance(call, ast.Call) and not OBSERVED.search(into)
+    if not isinstance(statement, ast.Assign) or not all(isinstance(t, ast.Name) for t in statement.targets):
+        return False
+    names = {target.id for target in statement.targets if isinstance(target, ast.Name)}
+    shown: set[int] = set()
+    for one in ast.walk(scope):
+        if isinstance(one, ast.Expr) and _only_shown(one, scope):
+            shown |= {id(inner) for inner in ast.walk(one)}
+    return all(
+        id(inner) in shown
+        for inner in ast.walk(scope)
+        if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load) and inner.id in names
+    )
+
+
 @idiom
 def rendering(spot: Spot) -> Match | None:
-    if is_loop(spot) or not call_of(
-        spot, ".render", ".get_images", "cv2.imshow", "cv2.imwrite", "imageio.imwrite", "Image.fromarray"
+    if is_loop(spot):
+        return None
+    if not call_of(spot, "cv2.imshow", "cv2.imwrite", "imageio.imwrite") and not (
+        call_of(spot, ".render", ".get_images", "Image.fromarray") and _only_shown(spot.node, spot.scope)
     ):
         return None
     return Match(
