@@ -14,7 +14,7 @@ from hotloop.analysis.advice.system_gains import combined_in_system, gain_in_sys
 from hotloop.analysis.explain import explain_without_advice
 from hotloop.analysis.findings import Claim, Recommendation
 from hotloop.analysis.replay import Lane, Operation, ReplayChannel, Trace, replay
-from hotloop.analysis.what_ifs import WhatIfs
+from hotloop.analysis.what_ifs import WhatIfs, parse_change
 from hotloop.capture.message_format import RECEIVE, SEND
 from hotloop.testing.captures import Spec, make_capture
 
@@ -104,3 +104,23 @@ def test_one_thread_alone_keeps_its_gain() -> None:
     assert one.gain is not None and one.claim is not None
     assert gain_in_system(run, one.gain, one.claim, time_table(run)) is one.gain
     assert gain_in_system(run, one.gain, Claim(), time_table(run)) is one.gain
+
+
+def test_regions_without_recorded_calls_are_taken_from_all_the_work() -> None:
+    """A program that sends few messages, such as to a log writer, has few single calls in its events."""
+    run = system(produce=1.0, learn=5.0)
+    assert run.model is not None and run.model.trace is not None
+    trace = run.model.trace
+    learner = replace(trace.lanes[0], regions={}, unseen=frozenset({"learn"}))
+    run.model.__dict__["trace"] = replace(trace, lanes=(learner, trace.lanes[1]))
+    gain = run.model.replayed_gain("learn")
+    assert gain is not None and gain.value == pytest.approx(1 / 0.6, rel=0.02)
+    (prediction,) = [run.model.predict([parse_change("learn=2x")])]
+    assert prediction.speed_up is not None and prediction.speed_up.value == pytest.approx(1 / 0.6, rel=0.02)
+
+
+def test_a_thread_that_only_logs_changes_no_gain() -> None:
+    run = system(produce=0.01, learn=5.0)
+    assert run.model is not None and run.model.is_alone
+    one = faster_learning(run)
+    assert with_system_gain(run, one, time_table(run)) is one

@@ -34,6 +34,8 @@ LEAST_LANES = 2
 UNDELAYED = ("pipe", "socket", "semaphore", "lock")
 LEAST_DELAY_NS = 60_000
 MOST_WRONG = 0.05  # services in which another one is answered, of a lane that serves who comes first
+SEEN = 0.3  # part of a region's time that recorded calls account for; below, they say nothing about it
+LEAST_UNSEEN = 0.005  # share of a thread that matters
 FREE = 0.1  # quantile of latencies: when the GIL was free
 
 
@@ -252,8 +254,9 @@ def _lane(one: LoggedThread, costs: _Costs, begin: int, end: int) -> Lane:
     name = f"{label}, {one.thread.name}" if one.thread is not None and one.thread.name else label
     key, recorded_s = (one.process.pid, one.native_id), float(work.sum())
     return Lane(
-        name, one.process_index, tuple(operations), work, regions, 1.0, 0.0, main, inside, key, recorded_s
-    )
+        name, one.process_index, tuple(operations), work, regions, 1.0, 0.0, main, inside, key, recorded_s,
+        unseen=_unseen(one, regions, inside, (ends[-1] - starts[0]) / 1e9),
+    )  # fmt: skip
 
 
 def _choosing(lane: Lane, channels: Sequence[LoggedChannel]) -> Lane:
@@ -307,6 +310,32 @@ def _regions(one: LoggedThread, starts: Moments, ends: Moments) -> tuple[dict[st
         if hulls * 2 > len(covered):
             inside.add(name)
     return found, frozenset(inside)
+
+
+def _unseen(
+    one: LoggedThread, regions: dict[str, Floats], inside: frozenset[str], span_s: float
+) -> frozenset[str]:
+    """Regions with much more time in the tree of the thread than in the single calls that were recorded.
+
+    A program with few messages and many short calls, such as one that logs to TensorBoard, has next to none
+    of those.
+    """
+    if one.thread is None or span_s <= 0:
+        return frozenset()
+    whole: dict[str, int] = defaultdict(int)
+    nodes = list(one.thread.root.children)
+    while nodes:
+        node = nodes.pop()
+        whole[node.name] += node.total_ns
+        nodes += node.children
+    awaited = {row.region for row in one.rows}
+    found = set()
+    for name, time_ns in whole.items():
+        share = time_ns / max(one.thread.wall_ns, 1)
+        seen = float(regions[name].sum()) / span_s if name in regions else 0.0
+        if share > LEAST_UNSEEN and seen < SEEN * share and name not in inside and name not in awaited:
+            found.add(name)
+    return frozenset(found)
 
 
 def _union(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -64,6 +64,7 @@ class Lane:
     chooses: frozenset[int] = frozenset()  # channels of which it serves the first that has a message
     # Share of the work in a region that needs a core, and the GIL if its lane does; `core` where not known.
     on_core: Mapping[str, float] = field(default_factory=dict)
+    unseen: frozenset[str] = frozenset()  # regions with too many calls for the log of single ones
 
 
 @dataclass(frozen=True, slots=True)

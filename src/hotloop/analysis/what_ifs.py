@@ -59,6 +59,7 @@ COVERED = 0.8  # share of training that a trace covers, from which on it stands 
 LEAST_REPLAYED = 0.3
 LEAST_OUTSIDE = 0.03  # of the replayed time; less is not worth adding
 LEAST_DONE = 4  # env steps or updates in the replayed time, to base a rate on
+IDLE = 0.02  # share of the time: whoever works or waits less does not count
 CROWDED = 0.3  # busy threads of other programs from which on they are mentioned
 UNSURE = 0.10  # predictors that differ by more are shown as a range
 GAPS = ("between ", "before ", "after ")
@@ -264,6 +265,14 @@ class WhatIfs:
         waited = sum(node.own_ns for node, kind, _, _ in _RESOLVER.walk(thread.root) if kind == "wait")
         return waited / max(thread.wall_ns, 1)
 
+    @cached_property
+    def is_alone(self) -> bool:
+        """Whether the driving thread waits for nobody, and the others (log writers) do next to nothing."""
+        if self.trace is None or self._waits > IDLE:
+            return False
+        others = [lane for number, lane in enumerate(self.trace.lanes) if number != self.trace.driver]
+        return sum(float(lane.work.sum()) for lane in others) < IDLE * self.trace.seconds
+
     @property
     def _what_it_waits_for(self) -> str:
         return (
@@ -429,13 +438,40 @@ class WhatIfs:
         return Estimate(value, min(low.low, value), max(high.high, value))
 
     def _without(self, trace: Trace, saving: Saving) -> Trace:
-        trace = scaled(trace, {name: 1 - part for name, part in saving.regions.items() if part > 0})
+        trace = self._scaled(trace, {name: 1 - part for name, part in saving.regions.items() if part > 0})
         left = [
             max(1 - saving.threads.get(lane.thread, 0.0) * trace.seconds / max(lane.recorded_s, 1e-9), 0.0)
             for lane in trace.lanes
         ]
         lanes = [with_less_work(lane, factor) for lane, factor in zip(trace.lanes, left, strict=True)]
         return replace(trace, lanes=tuple(lanes), outside_s=trace.outside_s * left[trace.driver])
+
+    def _scaled(self, trace: Trace, factors: Mapping[str, float]) -> Trace:
+        """The trace with the work in regions multiplied by factors.
+
+        Regions whose single calls were not recorded are taken evenly from all the work of their thread.
+        """
+        trace = scaled(trace, factors)
+        lanes = []
+        for lane in trace.lanes:
+            left = {name: factor for name, factor in factors.items() if name in lane.unseen}
+            lanes.append(with_less_work(lane, 1 - self._part_saved(lane.thread, left)))
+        return replace(trace, lanes=tuple(lanes))
+
+    def _part_saved(self, thread: tuple[int, int], factors: Mapping[str, float]) -> float:
+        """The part of a thread's work in training that regions save, without waits; nested ones save once."""
+        root = self._roots.get(thread)
+        if root is None or not factors:
+            return 0.0
+        work = sum(node.own_ns for node, kind, _, _ in _RESOLVER.walk(root) if kind != "wait")
+        totals = _inclusive(root)
+        added = sum((1 - factor) * totals.get(name, 0) for name, factor in factors.items())
+        most = (1 - min(factors.values())) * _inclusive(root, frozenset(factors)).get("", 0)
+        return min(added, most) / work if work else 0.0
+
+    @cached_property
+    def _roots(self) -> dict[tuple[int, int], Node]:
+        return {(p.pid, t.native_id): t.root for p in self.training.processes for t in p.threads}
 
     def gain_without_locks(self) -> Estimate | None:
         """Speed-up of training if nobody waited for locks between processes; None if it has none."""
@@ -453,16 +489,16 @@ class WhatIfs:
         """Speed-up of training if a region were twice as fast, from the replay; None if there is none."""
         if self.trace is None or not self.replays:
             return None
-        if not any(region in lane.regions for lane in self.trace.lanes):
+        if not any(region in lane.regions or region in lane.unseen for lane in self.trace.lanes):
             return None
-        changed = scaled(self.trace, {region: 0.5})
+        changed = self._scaled(self.trace, {region: 0.5})
         new = replay(changed)
         return None if new.stuck or not len(new.times) else self._estimate(new, changed, 1.0)
 
     def _changed(self, trace: Trace, changes: Sequence[Change]) -> tuple[Trace | None, float, list[str]]:
         rounds, notes = 1.0, []
         factors = {c.name: c.factor for c in changes if c.factor is not None}
-        trace = scaled(trace, factors)
+        trace = self._scaled(trace, factors)
         for change in changes:
             if change.name in DEPTH:
                 bounded = [one.capacity or 1 for one in trace.channels if has_depth(one)]
@@ -721,17 +757,22 @@ def _walk(node: Node) -> Iterable[Node]:
 _RESOLVER = Resolver()
 
 
-def _inclusive(root: Node) -> dict[str, int]:
-    """Time of each name on a thread with what it calls, waits excluded; a name inside itself counts once."""
+def _inclusive(root: Node, together: frozenset[str] = frozenset()) -> dict[str, int]:
+    """Time of each name on a thread with what it calls, waits excluded; a name inside itself counts once.
+
+    `together` are names to be counted as one, which is called "".
+    """
     found: dict[str, int] = {}
     waits = {id(node) for node, kind, _, _ in _RESOLVER.walk(root) if kind == "wait"}
 
     def visit(node: Node, above: frozenset[str]) -> int:
         busy = 0 if id(node) in waits else node.own_ns
-        inside = above | {node.name} if node.name else above
-        busy += sum(visit(child, inside) for child in node.children)
-        if node.name and node.name not in above:
-            found[node.name] = found.get(node.name, 0) + busy
+        names = {node.name} if node.name else set()
+        if node.name in together:
+            names.add("")
+        busy += sum(visit(child, above | names) for child in node.children)
+        for name in names - above:
+            found[name] = found.get(name, 0) + busy
         return busy
 
     visit(root, frozenset())

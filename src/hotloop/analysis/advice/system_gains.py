@@ -50,10 +50,12 @@ def gain_in_system(run: RunView, gain: Estimate, claim: Claim, table: TimeTable)
     """A gain of the driving thread as one of the whole system; the same object where both are the same."""
     if not _is_replayed(run):
         return _at_most(gain, run) if run.is_pipeline and not _helped(run, claim) else gain
+    assert run.model is not None
+    if run.model.is_alone:
+        return gain
     savings = [saving_of(run, claim, getattr(gain, which), table) for which in WHICH]
     if not any(one.regions or one.threads for one in savings):
         return gain
-    assert run.model is not None
     return run.model.gain_of_saving(*savings)
 
 
