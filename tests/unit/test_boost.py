@@ -38,6 +38,7 @@ from hotloop.boost.bootstrap import BoostPatch
 from hotloop.boost.infos import fast_deepcopy
 from hotloop.boost.on_policy import OnPolicyLearner
 from hotloop.boost.rollouts import Actor
+from hotloop.boost.torch_patches import STEPS
 from hotloop.cli.boost import _about as about
 from hotloop.instrument import update_counting
 from hotloop.instrument.patch import Patch, Patches
@@ -856,6 +857,35 @@ def test_patches_that_were_kept_are_applied_when_training_begins(capsys: pytest.
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
+
+
+def test_kept_patches_are_applied_to_loops_of_plain_torch(capsys: pytest.CaptureFixture[str]) -> None:
+    before = gc.get_threshold()
+    try:
+        with boosting():
+            install.keep(["gc"])
+            weight = nn.Parameter(torch.zeros(3))
+            adam = torch.optim.Adam([weight])
+            for _ in range(STEPS):
+                assert gc.get_threshold() == before
+                weight.sum().backward()
+                adam.step()
+            assert gc.get_threshold() != before
+            assert "hotloop boost: gc: applied" in capsys.readouterr().err
+            install.say_what_was_not_kept()
+            assert capsys.readouterr().err == ""
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
+def test_kept_patches_that_were_never_applied_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    install.keep(["gc", "threads"])
+    try:
+        install.say_what_was_not_kept()
+    finally:
+        install.kept_names.clear()
+    assert "hotloop boost: gc, threads not applied: no Stable-Baselines3 model" in capsys.readouterr().err
 
 
 def test_kept_patches_are_saved_beside_other_settings(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def boost_process() -> None:
     install.keep(options.get(KEEP, ()))
     atexit.register(note_in_capture)
     if file is not None:
-        atexit.register(write_report, Path(file), os.getpid())
+        atexit.register(_end_script, Path(file), os.getpid())
 
 
 def reports() -> list[ModelReport]:
@@ -127,9 +127,10 @@ def reports() -> list[ModelReport]:
     ]
 
 
-def write_report(file: Path, process: int) -> None:
+def _end_script(file: Path, process: int) -> None:
     """Write the reports as JSON, unless this is a fork of the process that was to write them."""
     if os.getpid() == process:
+        install.say_what_was_not_kept()
         write_atomically(file, strict_json.dumps([asdict(report) for report in reports()]))
 
 
@@ -140,6 +141,6 @@ def note_in_capture() -> None:
 
 
 def read_reports(text: str) -> list[ModelReport]:
-    """What `write_report` wrote."""
+    """What a script wrote at its end."""
     found: list[dict[str, Any]] = json.loads(text)
     return [ModelReport(**one) for one in found]

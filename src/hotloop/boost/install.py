@@ -78,7 +78,7 @@ class Installation:
 
     def _patch_torch(self, module: ModuleType) -> None:
         try:
-            self.torch = TorchPatches(module, self.add)
+            self.torch = TorchPatches(module, self.add, _apply_kept)
         except Exception as error:  # a torch that is built in another way: the script must run all the same
             say(f"plain torch runs unboosted: {error!r}")
 
@@ -111,8 +111,17 @@ def install() -> Installation:
 
 
 def keep(names: Sequence[str]) -> None:
-    """Apply these patches of `hotloop try` when a model begins to learn."""
+    """Apply these patches of `hotloop try` when a model begins to learn, or a loop of plain torch."""
     kept_names.extend(names)
+
+
+def say_what_was_not_kept() -> None:
+    """At the end of a script: patches that were asked for, but never applied."""
+    if kept_names:
+        say(
+            f"{', '.join(kept_names)} not applied: no Stable-Baselines3 model began to learn, and no "
+            "nn.Sequential or Adam of torch was used more than a few times"
+        )
 
 
 def _apply_kept() -> None:

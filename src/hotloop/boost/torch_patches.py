@@ -26,9 +26,10 @@ Apply = Callable[[Iterable[Patch]], None]
 class TorchPatches:
     """The patches of torch in this process."""
 
-    def __init__(self, torch: ModuleType, apply: Apply):
+    def __init__(self, torch: ModuleType, apply: Apply, when_training_begins: Callable[[], None]):
         """`apply` applies patches so that they are undone with everything else."""
         self._torch, self._apply = torch, apply
+        self._when_training_begins = when_training_begins
         self._module_of_adam = importlib.import_module("torch.optim.adam")
         self._calls = {"forward": 0, "step": 0}
         self._is_loaded = False
@@ -60,6 +61,7 @@ class TorchPatches:
         self._calls[what] += 1
         if self._calls[what] >= patience and not self._is_loaded:
             self.load()
+            self._when_training_begins()
 
     def load(self) -> None:
         """Import the kernels and apply the real patches; says why not if that is impossible."""
