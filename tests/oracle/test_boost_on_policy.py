@@ -36,6 +36,29 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
         PPO,
         SMALL | {"learning_rate": lambda left: 1e-3 * left, "clip_range": lambda left: 0.1 + 0.1 * left},
     ),
+    # Schedules of the progress end below zero when the last rollout is longer than what was left.
+    "ppo-schedules-below-zero": (
+        PPO,
+        SMALL
+        | {
+            "n_steps": 44,
+            "learning_rate": lambda left: 3e-3 * left,
+            "clip_range": lambda left: 0.2 * left,
+            "clip_range_vf": lambda left: 0.2 * left,
+        },
+    ),
+    "ppo-box-schedules-below-zero": (
+        PPO,
+        SMALL
+        | {
+            "n_steps": 44,
+            "actions": "box",
+            "learning_rate": lambda left: 3e-3 * left,
+            "clip_range": lambda left: 0.2 * left,
+        },
+    ),
+    "ppo-rate-of-almost-zero": (PPO, SMALL | {"learning_rate": 1e-10}),
+    "a2c-schedule-below-zero": (A2C, {"n_steps": 7, "learning_rate": lambda left: 1e-3 * left}),
     "ppo-weight-decay": (
         PPO,
         SMALL | {"policy_kwargs": {"net_arch": [16], "optimizer_kwargs": {"weight_decay": 0.1, "eps": 1e-5}}},

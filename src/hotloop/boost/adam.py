@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from hotloop.boost import active
+from hotloop.boost import active, audit
 from hotloop.boost import tensor_kernels as kernels
 from hotloop.boost.active import Record
-from hotloop.boost.audit import compare
 from hotloop.boost.eligible import LEAST_EPSILON
 from hotloop.boost.mlp import relative_difference, special_mode
 from hotloop.boost.torch_records import in_stable_baselines3, record_of, switch_off
@@ -31,7 +30,6 @@ from hotloop.instrument.patch import Patch
 
 PATIENCE = 4  # steps of an optimizer before anything is compiled for it
 MOST_PARAMETERS = 2_000_000  # beyond, memory is the limit, and torch has more than one thread
-LEAST_RATE = 1e-6  # for audits: below, rounding of the weights themselves would count as a difference
 SAME_NORM = 1e-4  # relative difference of an audited norm; seen: 1e-6
 
 Step = Callable[..., None]
@@ -213,11 +211,11 @@ def _audited(
     _write(changing, before)
     original(params, grads, exp_avgs, exp_avg_sqs, [], state_steps, **words)
     theirs = _copies(changing)
-    rate = max(float(words["lr"]), LEAST_RATE)
+    rate = audit.comparable_rate(words["lr"])
     was, mine, other = (
         dict(zip(names, (one.numpy() for one in lists), strict=False)) for lists in (before, ours, theirs)
     )
-    difference = compare(was, mine, other, dict.fromkeys(names[: len(params)], rate), {})
+    difference = audit.compare(was, mine, other, dict.fromkeys(names[: len(params)], rate), {})
     is_right = difference.passes and all(
         torch.equal(mine, other) for mine, other in zip(ours[len(names) :], theirs[len(names) :], strict=True)
     )

@@ -33,6 +33,7 @@ MOMENTS = 0.01  # difference of all moments of a kind, relative to their change;
 TENSOR = 0.1  # the same for each tensor; seen: 6e-3
 LOGGED = 0.01  # relative difference of logged values; seen: 3e-4
 ROUNDING = 0.01  # of the size of moments counts as change: they are rounded, too
+LEAST_RATE = 1e-6
 FLOOR = 0.01  # of the change of all moments of a kind counts as change of each tensor
 
 
@@ -186,6 +187,15 @@ class Audits:
         self.largest_mean_step = max(self.largest_mean_step, difference.mean_step)
         if not difference.passes:
             raise AuditError(difference)
+
+
+def comparable_rate(learning_rate: float) -> float:
+    """The learning rate that differences of weights are measured in.
+
+    Not less than `LEAST_RATE`: below, rounding of the weights themselves would count as a difference.
+    Schedules that go to zero end below zero when the last rollout is longer than what was left.
+    """
+    return max(abs(float(learning_rate)), LEAST_RATE)
 
 
 Arrays = Mapping[str, NDArray[Any]]

@@ -28,8 +28,6 @@ from hotloop.rl.train.fused.flat import aligned_zeros
 
 _gradient_step, _acting = profile("boosted_update", "model"), profile("boosted_act", "policy")
 
-LEAST_RATE = 1e-6  # for audits: below, rounding of the weights themselves would count as a difference
-
 
 # ---- acting
 
@@ -273,9 +271,9 @@ class OffPolicyLearner:
         """Learning rates of weights, and of targets, which move by a part of it."""
         found: dict[str, float] = {}
         for group in self.groups:
-            rate = max(float(group.settings[dense.LEARNING_RATE]), LEAST_RATE)
+            rate = audit.comparable_rate(group.settings[dense.LEARNING_RATE])
             found |= {f"weights.{name}": rate for name in group.names}
-            found |= {f"targets.{name}": max(rate * model.tau, LEAST_RATE) for name in group.names}
+            found |= {f"targets.{name}": audit.comparable_rate(rate * model.tau) for name in group.names}
         return found
 
 

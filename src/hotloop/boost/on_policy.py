@@ -285,7 +285,7 @@ class OnPolicyLearner:
 
     def _over_kl(self, row: int) -> bool:
         stop = self._settings[kernels.STOP_KL]
-        return bool(stop >= 0.0 and self._statistics[row, kernels.APPROX_KL] > stop)
+        return bool(stop != kernels.OFF and self._statistics[row, kernels.APPROX_KL] > stop)
 
     # ---- acting
 
@@ -384,7 +384,7 @@ class OnPolicyLearner:
         networks.read()
         theirs = networks.arrays()
         networks.restore(after)
-        rate = float(self._settings[kernels.LEARNING_RATE])
+        rate = audit.comparable_rate(self._settings[kernels.LEARNING_RATE])
         rates = {name: rate for name in theirs if name.startswith("weights.")}
         values = {
             key: (float(statistics[column]), float(logged[key]))

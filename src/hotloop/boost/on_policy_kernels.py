@@ -31,7 +31,8 @@ SETTINGS = 14
 NEVER, MORE_THAN_ONE, ALWAYS = 0.0, 1.0, 2.0  # NORMALIZE: advantages of a batch
 PLAIN, CLIPPED = 0.0, 1.0  # SURROGATE: A2C's policy loss, PPO's
 ADAM, RMSPROP = 0.0, 1.0  # OPTIMIZER
-OFF = -1.0  # CLIP_RANGE_VF, STOP_KL: not used
+# CLIP_RANGE_VF, STOP_KL: not used. Schedules can end below zero, so no small number will do.
+OFF = -1e300
 
 # Columns of `statistics`, float64, one row for each minibatch.
 POLICY_LOSS, CLIP_FRACTION, VALUE_LOSS, ENTROPY_LOSS, LOSS, APPROX_KL = range(6)
@@ -116,7 +117,7 @@ def run_minibatches(
             + settings[ENT_COEF] * found[ENTROPY_LOSS]
             + settings[VF_COEF] * found[VALUE_LOSS]
         )
-        if settings[STOP_KL] >= 0.0 and found[APPROX_KL] > settings[STOP_KL]:
+        if settings[STOP_KL] != OFF and found[APPROX_KL] > settings[STOP_KL]:
             for i in range(state.packed_grads.size):  # `grads` stay those of the last step that was made
                 state.packed_grads[i] = 0.0
             return k - first + 1
@@ -241,9 +242,11 @@ def policy_loss(
     ratio = np.float32(math.exp(log_ratio))
     clip = settings[CLIP_RANGE]
     low, high = np.float32(1.0 - clip), np.float32(1.0 + clip)
-    # Comparing the plain with the clipped loss would not do: inside the range they differ by rounding.
-    cut = ratio > high if advantage > 0.0 else ratio < low
-    found[POLICY_LOSS] -= min(advantage * ratio, advantage * min(max(ratio, low), high))
+    # As `torch.clamp`: `high` for all where a schedule ends below zero. Comparing the plain with the clipped
+    # loss would not do: inside the range they differ by rounding.
+    clipped = min(max(ratio, low), high)
+    cut = ratio > clipped if advantage > 0.0 else ratio < clipped
+    found[POLICY_LOSS] -= min(advantage * ratio, advantage * clipped)
     found[CLIP_FRACTION] += 1.0 if abs(ratio - np.float32(1.0)) > clip else 0.0
     found[APPROX_KL] += (ratio - np.float32(1.0)) - log_ratio
     return 0.0 if cut else -float(advantage) * float(ratio)
@@ -371,8 +374,8 @@ def value_gradients(
             sample, at = rows[start + i], out + i * columns
             value, target, old = state.hidden[at], batch.returns[sample], batch.values[sample]
             slope = 2.0 * (value - target)
-            if clip >= 0.0 and abs(value - old) > clip:
-                value = old + np.float32(clip if value > old else -clip)
+            if clip != OFF and (value - old > clip or value - old < -clip):
+                value = old + np.float32(min(max(float(value - old), -clip), clip))
                 slope = 0.0
             state.deltas[at] = np.float32(slope * share)
             total += (value - target) ** 2
