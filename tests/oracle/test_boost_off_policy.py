@@ -339,6 +339,38 @@ def test_callbacks_may_replace_tensors(cls: Any) -> None:
     assert_same([run(True), run(False)])
 
 
+class Exchange(BaseCallback):
+    """Gives the network that acts another layer, some steps before the next call of `train`."""
+
+    def _on_step(self) -> bool:
+        if self.n_calls == 2:
+            torch.manual_seed(5)
+            model: Any = self.model
+            if isinstance(model, DQN):
+                model.q_net.q_net[0] = nn.Linear(5, 16)
+                model.policy.optimizer = torch.optim.Adam(model.q_net.parameters())
+            else:
+                if isinstance(model, TD3):
+                    model.actor.mu[4] = nn.Linear(16, 3)
+                else:
+                    model.actor.mu = nn.Linear(16, 3)
+                model.actor.optimizer = torch.optim.Adam(model.actor.parameters())
+        return True
+
+
+@pytest.mark.parametrize("cls", [DQN, SAC, pytest.param(TD3, marks=LONG)])
+def test_layers_exchanged_between_updates_act_at_once(cls: Any) -> None:
+    words = SMALL | {"train_freq": 20, "actions": "discrete" if cls is DQN else "box"}
+
+    def run(is_boosted: bool) -> Result:
+        def more(model: Any) -> None:
+            model.learn(80, callback=Exchange(), reset_num_timesteps=False)
+
+        return learn(lambda: make_model(cls, **words), 80, is_boosted, more)
+
+    assert_same([run(True), run(False)])
+
+
 @pytest.mark.parametrize("change", STATE_CHANGES)
 @pytest.mark.parametrize("cls", [DQN, SAC, pytest.param(TD3, marks=LONG)])
 def test_optimizer_state_may_be_changed_in_place(cls: Any, change: str) -> None:

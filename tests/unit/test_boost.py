@@ -328,6 +328,28 @@ def test_weights_may_change_at_any_step_of_a_rollout(step: int) -> None:
     assert_same(learn(lambda: make_model(A2C), 10, is_boosted, more) for is_boosted in (True, False))
 
 
+def exchange_policy(model: Any) -> None:
+    model.policy = make_model(A2C).policy
+    with torch.no_grad():
+        model.policy.action_net.bias.copy_(torch.arange(4.0))
+
+
+def exchange_layer(model: Any) -> None:
+    torch.manual_seed(5)
+    model.policy.action_net = nn.Linear(16, 4)
+    model.policy.optimizer = torch.optim.Adam(model.policy.parameters(), lr=1e-3)
+
+
+@pytest.mark.parametrize("exchange", [exchange_policy, exchange_layer])
+def test_what_is_exchanged_during_a_rollout_acts_at_once(exchange: Any) -> None:
+    def more(model: Any) -> None:
+        model.learn(120, callback=AtStep(8, exchange))
+
+    assert_same(
+        learn(lambda: make_model(A2C, n_steps=20), 40, is_boosted, more) for is_boosted in (True, False)
+    )
+
+
 MEDDLERS: dict[str, Any] = {
     "optimizer-hook": lambda model, calls: model.policy.optimizer.register_step_post_hook(
         lambda *_: calls.append("hook")

@@ -81,6 +81,7 @@ class OffPolicyLearner:
         self._policy, self._names = policy, tuple(networks)
         self._networks = [getattr(policy, name) for name in networks]
         self._modules, self._own = PlainModules(*self._networks), policy.__dict__
+        self._acting_modules = PlainModules(self._networks[0])
         self._trained = PlainModules(*(getattr(policy, name) for name in networks if "target" not in name))
         self._hooks = [
             hooks
@@ -95,7 +96,7 @@ class OffPolicyLearner:
     def changed(self, model: Any) -> bool:
         """Whether something was exchanged that the decision to boost depends on; takes a few microseconds."""
         policy, buffer = model.policy, model.replay_buffer
-        if policy is not self._policy or self.is_hooked() or type(buffer) is not self._buffer_class:
+        if policy is not self._policy or self.is_exchanged() or type(buffer) is not self._buffer_class:
             return True
         if any(map(eligible.Methods.are_hidden, self._methods, (model, policy, buffer))):
             return True
@@ -113,9 +114,10 @@ class OffPolicyLearner:
         """Whether an optimizer is another one now."""
         raise NotImplementedError
 
-    def is_hooked(self) -> bool:
-        """Whether a module of the policy has hooks now."""
-        return any(self._hooks)
+    def is_exchanged(self) -> bool:
+        """Whether a module of the policy has hooks now, or the network that acts is another one."""
+        acting = self._policy._modules[self._names[0]]
+        return any(self._hooks) or acting is not self._networks[0] or self._acting_modules.is_exchanged()
 
     def act(self, policy: Any, rows: NDArray[np.float32], deterministic: bool) -> NDArray[Any] | None:
         """What the policy's `predict` returns for observations [environments, width].
@@ -316,7 +318,7 @@ def _predicting(original: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         found = boosted_policy(policy)
         learner: Any = None if found is None else found.learner
-        if found is None or learner is None or learner.is_hooked() or not learner.acting.begin():
+        if found is None or learner is None or learner.is_exchanged() or not learner.acting.begin():
             return original(policy, observation, state, episode_start, deterministic)
         try:
             actions = _act(found, learner, policy, original, observation, deterministic)

@@ -297,7 +297,7 @@ class OnPolicyLearner:
 
     def act(self, model: Any, actor: Actor, observations: Any, masks: Any = None) -> tuple[Any, Any, Any]:
         """Actions, values and log probabilities as the policy's `forward` gives them."""
-        if self._modules.is_hooked():  # by a callback; the next `changed` sees it, too
+        if self._is_exchanged(model):
             return actor.library_act(model.policy, observations, masks)
         self.networks.follow_weights()
         if self.wrong_acting is None and self.acting_audits.due(1) is None:
@@ -311,6 +311,21 @@ class OnPolicyLearner:
             self.acting_audits.note(self.wrong_acting is None, started_s)
             return found
         return actor.library_act(model.policy, observations, masks)
+
+    def values(self, model: Any, actor: Actor, observations: Any) -> NDArray[np.float32]:
+        """Values [rows, 1] as the policy's `predict_values` gives them."""
+        if self.wrong_acting is None and not self._is_exchanged(model):
+            return actor.values(observations)
+        with torch.no_grad():
+            found: NDArray[np.float32] = model.policy.predict_values(torch.as_tensor(observations)).numpy()
+        return found
+
+    def _is_exchanged(self, model: Any) -> bool:
+        """Whether a callback gave the model another policy or layer, or hooks, during this rollout.
+
+        The next `changed` sees it, too.
+        """
+        return model.policy is not self._policy or self._modules.is_exchanged()
 
     def predict(
         self,

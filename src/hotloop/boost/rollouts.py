@@ -238,14 +238,14 @@ def collect_rollouts(
                 and infos[idx].get("TimeLimit.truncated", False)
             ):
                 terminal_obs = self.policy.obs_to_tensor(infos[idx]["terminal_observation"])[0]
-                terminal_value = torch.from_numpy(_actor.values(terminal_obs.numpy())[0])
+                terminal_value = torch.from_numpy(_learner.values(self, _actor, terminal_obs.numpy())[0])
                 rewards[idx] += self.gamma * terminal_value
         if action_masks is not None:
             rollout_buffer.action_masks[rollout_buffer.pos] = action_masks.reshape(env.num_envs, -1)
         add(rollout_buffer, self._last_obs, actions, rewards, self._last_episode_starts, values, log_probs)
         self._last_obs = new_obs
         self._last_episode_starts = dones
-    values = torch.from_numpy(_actor.values(new_obs))
+    values = torch.from_numpy(_learner.values(self, _actor, new_obs))
     compute_returns_and_advantage(rollout_buffer, values.numpy(), dones)
     if not _is_maskable:
         callback.update_locals(locals())
