@@ -18,6 +18,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.sac.policies import Actor
 from torch import nn
 
 from hotloop.boost import active, dqn, dqn_kernels, install, sac, td3, team
@@ -552,6 +553,27 @@ def with_other_buffer(model: Any) -> None:
     model.replay_buffer.__class__ = MyBuffer
 
 
+class MyActor(Actor):
+    pass
+
+
+class MySequence(nn.Sequential):
+    pass
+
+
+def with_other_actor(model: Any) -> None:
+    model.actor.__class__ = MyActor
+
+
+def with_other_sequence(model: Any) -> None:
+    for critic in (model.critic, model.critic_target):
+        critic.q_networks[0] = critic.qf0 = MySequence(*critic.qf0)
+
+
+def with_other_layers(model: Any) -> None:
+    model.actor.latent_pi = MySequence(*model.actor.latent_pi)
+
+
 def with_instance_method(model: Any) -> None:
     model.actor.action_log_prob = model.actor.action_log_prob
 
@@ -565,6 +587,9 @@ def with_frozen_layer(model: Any) -> None:
     [
         ({}, with_hook, "policy.actor.mu has hooks"),
         ({}, with_other_buffer, "replay_buffer is MyBuffer: not ReplayBuffer or NStepReplayBuffer"),
+        ({}, with_other_actor, "actor is MyActor: not Actor"),
+        ({}, with_other_sequence, "critic.qf0 is MySequence: not nn.Sequential"),
+        ({}, with_other_layers, "actor.latent_pi is MySequence: not nn.Sequential"),
         ({}, with_instance_method, "policy.actor.action_log_prob is replaced on the instance"),
         ({}, with_frozen_layer, "policy.critic.qf0.0.weight is frozen"),
         ({"use_sde": True}, None, "use_sde=True"),

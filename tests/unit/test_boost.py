@@ -23,6 +23,7 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.distributions import CategoricalDistribution
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import VecNormalize
@@ -121,6 +122,39 @@ def with_unequal_steps(model: Any) -> None:
     state[model.policy.action_net.bias]["step"] += 1.0
 
 
+class Residual(nn.Sequential):
+    def forward(self, input: Any) -> Any:
+        return input + super().forward(input)
+
+
+class MyNetworks(nn.Module):
+    """Has the parts of the library's MlpExtractor, but does other things with them."""
+
+    def __init__(self, made: Any):
+        super().__init__()
+        self.policy_net, self.value_net = made.policy_net, made.value_net
+
+
+class MyDistribution(CategoricalDistribution):
+    pass
+
+
+def with_other_networks(model: Any) -> None:
+    model.policy.mlp_extractor = MyNetworks(model.policy.mlp_extractor)
+
+
+def with_other_sequence(model: Any) -> None:
+    model.policy.mlp_extractor.value_net = Residual(*model.policy.mlp_extractor.value_net)
+
+
+def with_other_distribution(model: Any) -> None:
+    model.policy.action_dist = MyDistribution(4)
+
+
+def with_other_extractor_of_values(model: Any) -> None:
+    model.policy.vf_features_extractor = MyExtractor(model.observation_space)
+
+
 def with_other_buffer(model: Any) -> None:
     model.rollout_buffer.__class__ = type("MyBuffer", (type(model.rollout_buffer),), {})
 
@@ -164,6 +198,14 @@ class MyExtractor(FlattenExtractor):
         ({}, with_unequal_steps, "the optimizer made different numbers of steps"),
         ({}, with_other_buffer, "rollout_buffer is MyBuffer: not RolloutBuffer"),
         ({}, with_replaced_train, "train is replaced on the instance"),
+        ({}, with_other_networks, "mlp_extractor is MyNetworks: not MlpExtractor"),
+        ({}, with_other_sequence, "mlp_extractor.value_net is Residual: not nn.Sequential"),
+        ({}, with_other_distribution, "action_dist is MyDistribution: not CategoricalDistribution"),
+        (
+            {"policy_kwargs": {"share_features_extractor": False}},
+            with_other_extractor_of_values,
+            "vf_features_extractor is MyExtractor: not an MLP",
+        ),
         ({}, with_fewer_steps, "the rollout buffer does not have the model's n_steps"),
         ({}, with_coefficient_schedule, "ent_coef is a function, not a number"),
         ({"policy": MyPolicy}, None, "policy is MyPolicy: not ActorCriticPolicy"),

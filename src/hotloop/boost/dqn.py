@@ -17,7 +17,7 @@ from hotloop.boost.off_policy_eligible import linear_chain
 from hotloop.boost.replay_samples import Samples
 from hotloop.instrument.patch import Patch
 
-NETWORKS = ("q_net", "q_net_target")
+NETWORKS = {"q_net": "QNetwork", "q_net_target": "QNetwork"}
 SOURCES = (
     *off_policy_eligible.SOURCES,
     "stable_baselines3.dqn.dqn.DQN.train",
@@ -65,7 +65,7 @@ class Learner(OffPolicyLearner):
         self._tensors_of_q = Tensors(model.policy.optimizer, names, parameters_of(self._linears), targets)
         table = Layout(1).table(self._linears, self._kind, 0)
         acting = Acting(model, table, self._tensors_of_q.weights)
-        super().__init__(model, NETWORKS, [self._tensors_of_q], acting)
+        super().__init__(model, tuple(NETWORKS), [self._tensors_of_q], acting)
         self._tensors_of_q.has_targets = False  # `train` does not change them
 
     def compile(self, model: Any) -> None:

@@ -47,6 +47,25 @@ def plain_module(module: Any, name: str) -> str | None:
     return None
 
 
+def other_class(found: Any, expected: str, what: str) -> str | None:
+    """The reason why not, if `found` is not of that class of the library itself."""
+    name = type(found).__name__
+    is_librarys = type(found).__module__.startswith(("stable_baselines3.", "sb3_contrib."))
+    return None if name == expected and is_librarys else f"{what} is {name}: not {expected}"
+
+
+def own_extractor(found: Any, what: str = "features_extractor") -> str | None:
+    """The reason why not, if observations are not only flattened before the first layer."""
+    return other_class(found, "FlattenExtractor", what) and f"{what} is {type(found).__name__}: not an MLP"
+
+
+def other_sequence(found: Any, what: str) -> str | None:
+    """The reason why not, if layers do not just run one after the other."""
+    from torch import nn
+
+    return None if type(found) is nn.Sequential else f"{what} is {type(found).__name__}: not nn.Sequential"
+
+
 def has_hooks(module: Any) -> bool:
     """Whether anything runs when the module runs, forward or backward."""
     return any(getattr(module, name, None) for name in RUNNING_HOOKS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -34,14 +34,15 @@ CRITIC_SOURCES = tuple(
 )
 
 
-def why_not(model: Any, policy_class: str, networks: Sequence[str]) -> str | None:
+def why_not(model: Any, policy_class: str, networks: Mapping[str, str]) -> str | None:
     """None if kernels can stand in for the model's policy, spaces and buffer; else the reason.
 
-    `networks` are the names of the policy's networks.
+    `networks` are the names of the policy's networks, and their classes.
     """
     policy, buffer = model.policy, model.replay_buffer
-    if type(policy).__name__ != policy_class or not type(policy).__module__.startswith("stable_baselines3."):
-        return f"policy is {type(policy).__name__}: not {policy_class}"
+    reason = eligible.other_class(policy, policy_class, "policy")
+    if reason is not None:
+        return reason
     if (
         type(buffer).__name__ not in ("ReplayBuffer", "NStepReplayBuffer")
         or type(buffer).__module__ != BUFFERS
@@ -52,15 +53,15 @@ def why_not(model: Any, policy_class: str, networks: Sequence[str]) -> str | Non
     own = eligible.overridden(model) or eligible.overridden(buffer)
     if own is not None:
         return f"{own} is replaced on the instance"
-    for name in networks:
+    for name, network_class in networks.items():
         network = getattr(policy, name)
         if getattr(model, name) is not network:
             return f"{name} is not the policy's"
-        extractor = type(network.features_extractor)
-        if extractor.__name__ != "FlattenExtractor" or not extractor.__module__.startswith(
-            "stable_baselines3."
-        ):
-            return f"features_extractor is {extractor.__name__}: not an MLP"
+        reason = eligible.other_class(network, network_class, name) or eligible.own_extractor(
+            network.features_extractor
+        )
+        if reason is not None:
+            return reason
     for name in ("gamma", "tau"):
         if not isinstance(getattr(model, name), (int, float)):
             return f"{name} is a {type(getattr(model, name)).__name__}, not a number"
@@ -81,6 +82,9 @@ def unsupported_spaces(model: Any) -> str | None:
 
 def linear_chain(parts: Iterable[Any], name: str) -> tuple[list[nn.Linear], int] | str:
     """The Linear layers of a chain that ends with one, and its activation; or the reason why not."""
+    reason = None if isinstance(parts, list) else eligible.other_sequence(parts, name)
+    if reason is not None:
+        return reason
     parts = list(parts)
     found = eligible.mlp(parts, name)
     if isinstance(found, str):

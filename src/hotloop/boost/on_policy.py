@@ -67,14 +67,15 @@ PLAIN_POLICY_SOURCES = (
 def why_not(model: Any, policy_class: str, buffer_class: str, optimizers: tuple[str, ...]) -> str | None:
     """None if the kernels can stand in for this model's networks, buffer and optimizer; else the reason."""
     policy, buffer = model.policy, model.rollout_buffer
-    for found, expected, what in (
-        (policy, policy_class, "policy"),
-        (buffer, buffer_class, "rollout_buffer"),
-        (policy.features_extractor, "FlattenExtractor", "features_extractor"),
-    ):
-        name = type(found).__name__
-        if name != expected or not type(found).__module__.startswith(("stable_baselines3.", "sb3_contrib.")):
-            return f"{what} is {name}: not {'an MLP' if what == 'features_extractor' else expected}"
+    reason = eligible.other_class(policy, policy_class, "policy") or eligible.other_class(
+        buffer, buffer_class, "rollout_buffer"
+    )
+    if reason is not None:
+        return reason
+    for name in ("features_extractor", "pi_features_extractor", "vf_features_extractor"):
+        reason = eligible.own_extractor(getattr(policy, name), name)
+        if reason is not None:
+            return reason
     if getattr(model, "use_sde", False):
         return "use_sde=True: state dependent exploration is not compiled"
     own = eligible.overridden(model) or eligible.overridden(buffer)
@@ -87,6 +88,7 @@ def why_not(model: Any, policy_class: str, buffer_class: str, optimizers: tuple[
     return (
         unsupported_observations(model.observation_space, policy)
         or _unsupported_actions(model.action_space)
+        or _unsupported_parts(policy, model.action_space)
         or eligible.plain_module(policy, "policy")
         or next((part for part in chains(policy) if isinstance(part, str)), None)
         or eligible.optimizer(policy.optimizer, list(policy.parameters()), optimizers)
@@ -102,6 +104,20 @@ def _unsupported_actions(space: Any) -> str | None:
     if isinstance(space, spaces.MultiDiscrete):
         return None if space.nvec.ndim == 1 else "actions are a MultiDiscrete with more than one dimension"
     return f"actions are a {type(space).__name__} space"
+
+
+def _unsupported_parts(policy: Any, actions: Any) -> str | None:
+    """None if distribution and networks are the library's own for these actions: users exchange them, too."""
+    kinds = ((spaces.Box, "DiagGaussian"), (spaces.Discrete, "Categorical"))
+    kind = next((name for space, name in kinds if isinstance(actions, space)), "MultiCategorical")
+    maskable = "Maskable" if type(policy).__name__.startswith("Maskable") else ""
+    networks = policy.mlp_extractor
+    return (
+        eligible.other_class(policy.action_dist, f"{maskable}{kind}Distribution", "action_dist")
+        or eligible.other_class(networks, "MlpExtractor", "mlp_extractor")
+        or eligible.other_sequence(networks.policy_net, "mlp_extractor.policy_net")
+        or eligible.other_sequence(networks.value_net, "mlp_extractor.value_net")
+    )
 
 
 def _unsupported_coefficients(model: Any) -> str | None:

@@ -20,7 +20,7 @@ from hotloop.boost.replay_samples import Samples
 from hotloop.boost.team import Team
 from hotloop.instrument.patch import Patch
 
-NETWORKS = ("actor", "critic", "critic_target")
+NETWORKS = {"actor": "Actor", "critic": "ContinuousCritic", "critic_target": "ContinuousCritic"}
 DISTRIBUTIONS = "stable_baselines3.common.distributions"
 SOURCES = (
     *off_policy_eligible.SOURCES,
@@ -55,6 +55,9 @@ def why_not(model: Any) -> str | None:
     kind = type(actor.action_dist).__name__
     if kind != "SquashedDiagGaussianDistribution" or actor.action_dist.epsilon != 1e-6:
         return f"the actor's distribution is {kind}: not SquashedDiagGaussianDistribution with epsilon 1e-6"
+    reason = eligible.other_sequence(actor.latent_pi, "actor.latent_pi")
+    if reason is not None:
+        return reason
     for head in ("mu", "log_std"):
         found = linear_chain([*actor.latent_pi, getattr(actor, head)], "actor")
         if isinstance(found, str):
@@ -128,7 +131,7 @@ class Learner(OffPolicyLearner):
             self.logged["train/ent_coef_loss"] = kernels.ENT_COEF_LOSS
         table = Layout(1).table(self._actor, self._actor_kind, 0, heads=2)
         acting = Acting(model, table, self.of_actor.weights)
-        super().__init__(model, NETWORKS, groups, acting)
+        super().__init__(model, tuple(NETWORKS), groups, acting)
         self._count = actor.mu.out_features
         self._settings = np.zeros(kernels.SETTINGS)
         noise = torch.zeros(1, self._count)

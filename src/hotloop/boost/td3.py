@@ -19,7 +19,10 @@ from hotloop.boost.replay_samples import Samples
 from hotloop.boost.team import Team
 from hotloop.instrument.patch import Patch
 
-NETWORKS = ("actor", "actor_target", "critic", "critic_target")
+NETWORKS = {
+    "actor": "Actor", "actor_target": "Actor",
+    "critic": "ContinuousCritic", "critic_target": "ContinuousCritic",
+}  # fmt: skip
 SOURCES = (
     *off_policy_eligible.SOURCES,
     *off_policy_eligible.CRITIC_SOURCES,
@@ -38,6 +41,9 @@ def why_not(model: Any) -> str | None:
     if reason is not None:
         return reason
     for name in ("actor", "actor_target"):
+        reason = eligible.other_sequence(getattr(model, name).mu, f"{name}.mu")
+        if reason is not None:
+            return reason
         *body, last = getattr(model, name).mu
         if type(last) is not nn.Tanh:
             return f"{name} ends with {type(last).__name__}: not Tanh"
@@ -87,7 +93,7 @@ class Learner(OffPolicyLearner):
         )  # fmt: skip
         table = Layout(1).table(self._actor, self._actor_kind, 0)
         acting = Acting(model, table, self.of_actor.weights)
-        super().__init__(model, NETWORKS, [self.of_actor, self.of_critic], acting)
+        super().__init__(model, tuple(NETWORKS), [self.of_actor, self.of_critic], acting)
         self._count = self._actor[-1].out_features
         self._settings = np.zeros(kernels.SETTINGS)
         self._optimizers = np.full((2, dense.OPTIMIZER_SETTINGS), -1.0)  # no clipping
