@@ -59,9 +59,16 @@ target_network.load_state_dict(q_network.state_dict())
 optimizer = torch.optim.Adam(q_network.parameters(), lr=LEARNING_RATE)
 
 
+acting: Any = q_network
+if given.compiled:  # as LeanRL: the same weights, without gradients
+    acting = QNetwork(width, n_actions).requires_grad_(False)
+    for mine, trained in zip(acting.parameters(), q_network.parameters(), strict=True):
+        mine.data = trained.data
+
+
 def greedy(observation):
     with torch.no_grad():
-        return q_network(observation).argmax(dim=1)
+        return acting(observation).argmax(dim=1)
 
 
 def update(observation, action, after, reward, done):

@@ -1,7 +1,9 @@
 """A PPO in one file in the style of CleanRL, with its default settings; does not know hotloop.
 
-`--compiled` compiles acting, advantages and the update with torch.compile, in the style of LeanRL. Prints the
-speed without warm-up as JSON, and saves the weights after `--updates` gradient steps if asked.
+`--compiled` compiles acting, advantages and the update with torch.compile, and does what LeanRL does so that
+this pays: acting reads weights without gradients, the learning rate is a tensor (as a number, each new one
+would compile again), shapes are fixed, distributions check nothing, and rollouts are lists. Prints the speed
+without warm-up as JSON, and saves the weights after `--updates` gradient steps if asked.
 """
 
 import argparse
@@ -71,12 +73,18 @@ if given.one_ulp:
     with torch.no_grad():
         first = agent.critic[0].weight.view(-1)
         first[0] = torch.nextafter(first[0], torch.tensor(float("inf")))
-optimizer = torch.optim.Adam(agent.parameters(), lr=LEARNING_RATE, eps=1e-5)
+rate: Any = torch.tensor(LEARNING_RATE) if given.compiled else LEARNING_RATE
+optimizer = torch.optim.Adam(agent.parameters(), lr=rate, eps=1e-5)
+acting: Any = agent
+if given.compiled:
+    acting = Agent(width, int(spaces[1].n)).requires_grad_(False)
+    for mine, trained in zip(acting.parameters(), agent.parameters(), strict=True):
+        mine.data = trained.data
 
 
 def collect(observation):
     with torch.no_grad():
-        action, log_prob, _, value = agent.act(observation)
+        action, log_prob, _, value = acting.act(observation)
         return action, log_prob, value.flatten()
 
 
@@ -88,6 +96,18 @@ def advantages_of(rewards, values, dones, last_value, last_done):
         error = rewards[step] + GAMMA * after * goes_on - values[step]
         advantages[step] = following = error + GAMMA * GAE_LAMBDA * goes_on * following
     return advantages
+
+
+def compiled_advantages_of(rewards, values, dones, last_value, last_done):
+    reversed_advantages, following, after, goes_on = [], 0, last_value, 1.0 - last_done
+    for reward, value, done in zip(
+        *(reversed(one.unbind(0)) for one in (rewards, values, dones)), strict=True
+    ):
+        error = reward + GAMMA * after * goes_on - value
+        following = error + GAMMA * GAE_LAMBDA * goes_on * following
+        reversed_advantages.append(following)
+        after, goes_on = value, 1.0 - done
+    return torch.stack(reversed_advantages[::-1])
 
 
 def update(observation, action, old_log_prob, advantage, target, old_value):
@@ -113,10 +133,17 @@ def update(observation, action, old_log_prob, advantage, target, old_value):
 
 
 if given.compiled:
-    collect, advantages_of, update = (torch.compile(one) for one in (collect, advantages_of, update))
+    torch.distributions.Distribution.set_default_validate_args(False)
+    collect, update = torch.compile(collect), torch.compile(update)
+    advantages_of = torch.compile(compiled_advantages_of, fullgraph=True)
 
-observations = torch.zeros(N_STEPS, N_ENVS, width)
-actions, log_probs, rewards, dones, values = (torch.zeros(N_STEPS, N_ENVS) for _ in range(5))
+
+def room(*shape: int) -> Any:
+    return [None] * N_STEPS if given.compiled else torch.zeros(N_STEPS, N_ENVS, *shape)
+
+
+observations = room(width)
+actions, log_probs, rewards, dones, values = (room() for _ in range(5))
 recent: deque[float] = deque(maxlen=100)
 seen = torch.Tensor(envs.reset(seed=given.seed)[0])
 done = torch.zeros(N_ENVS)
@@ -125,7 +152,11 @@ updates = 0
 
 def iteration(number: int, iterations: int) -> None:
     global seen, done, updates
-    optimizer.param_groups[0]["lr"] = (1.0 - number / iterations) * LEARNING_RATE
+    rate_now = (1.0 - number / iterations) * LEARNING_RATE
+    if given.compiled:
+        rate.fill_(rate_now)
+    else:
+        optimizer.param_groups[0]["lr"] = rate_now
     for step in range(N_STEPS):
         observations[step], dones[step] = seen, done
         action, log_prob, value = collect(seen)
@@ -136,20 +167,25 @@ def iteration(number: int, iterations: int) -> None:
         if "final_info" in infos:
             finished = infos["final_info"]["episode"]
             recent.extend(finished["r"][finished["_r"]].tolist())
+    rollout: Any = (observations, actions, log_probs, rewards, dones, values)
+    if given.compiled:
+        rollout = [torch.stack(one) for one in rollout]
     with torch.no_grad():
-        last_value = agent.critic(seen).reshape(1, -1).flatten()
-        advantages = advantages_of(rewards, values, dones, last_value, done)
-        returns = advantages + values
-    flat = [one.reshape(ROLLOUT, *one.shape[2:]) for one in (observations, actions, log_probs)]
+        last_value = acting.critic(seen).reshape(1, -1).flatten()
+        advantages = advantages_of(rollout[3], rollout[5], rollout[4], last_value, done)
+        returns = advantages + rollout[5]
+    flat = [one.reshape(ROLLOUT, *one.shape[2:]) for one in rollout[:3]]
     flat[1] = flat[1].long()
-    flat += [one.reshape(-1) for one in (advantages, returns, values)]
+    flat += [one.reshape(-1) for one in (advantages, returns, rollout[5])]
     rows = np.arange(ROLLOUT)
     for _ in range(N_EPOCHS):
         np.random.shuffle(rows)  # noqa: NPY002
         for start in range(0, ROLLOUT, BATCH_SIZE):
-            batch = rows[start : start + BATCH_SIZE]
+            batch: Any = rows[start : start + BATCH_SIZE]
+            batch = torch.from_numpy(batch) if given.compiled else batch
             approx_kl, clip_fraction = update(*(one[batch] for one in flat))
-            approx_kl.item(), clip_fraction.item()
+            if not given.compiled:
+                approx_kl.item(), clip_fraction.item()
             updates += 1
             if updates == given.updates:
                 return
