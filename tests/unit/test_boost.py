@@ -9,7 +9,10 @@ import dataclasses
 import functools
 import gc
 import importlib.util
+import inspect
 import io
+import linecache
+import textwrap
 import weakref
 import zipfile
 from pathlib import Path
@@ -32,11 +35,12 @@ from torch import nn
 import hotloop
 from hotloop._util.errors import HotloopError
 from hotloop.analysis.advice.learner import BOOSTABLE, BOOSTED_CLASSES
-from hotloop.boost import active, background, bootstrap, install, on_policy
+from hotloop.boost import active, background, bootstrap, install, maskable_ppo, on_policy
 from hotloop.boost import on_policy_kernels as kernels
 from hotloop.boost.audit import EVERY, FIRST, Audits
 from hotloop.boost.bootstrap import BoostPatch
 from hotloop.boost.infos import fast_deepcopy
+from hotloop.boost.known_sources import hash_of_source
 from hotloop.boost.on_policy import OnPolicyLearner
 from hotloop.boost.rollouts import Actor
 from hotloop.boost.torch_patches import STEPS
@@ -248,6 +252,29 @@ def test_a_replaced_library_function_is_noticed(monkeypatch: pytest.MonkeyPatch)
         reason = install.prepare(make_ppo()).record.reason
     assert reason is not None
     assert "ActorCriticPolicy.evaluate_actions of stable_baselines3" in reason
+
+
+def test_updates_of_maskable_ppo_are_counted_as_its_version_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Version 2.7 counted all epochs, also those that `target_kl` left out."""
+    source = inspect.getsource(MaskablePPO.train)
+    once, end = "            self._n_updates += 1\n", "                break\n        explained_var"
+    assert source.count(once) == source.count(end) == 1
+    counted = end.replace("break\n", "break\n\n        self._n_updates += self.n_epochs\n")
+    source = source.replace(once, "").replace(end, counted)
+    assert hash_of_source(source) == maskable_ppo.TRAIN_OF_2_7
+    file = "/sb3_contrib/of_2_7.py"
+    lines = textwrap.dedent(source).splitlines(keepends=True)
+    monkeypatch.setitem(linecache.cache, file, (len(source), None, lines, file))
+    names = dict(vars(inspect.getmodule(MaskablePPO)))
+    exec(compile(textwrap.dedent(source), file, "exec"), names)
+    monkeypatch.setattr(MaskablePPO, "train", names["train"])
+
+    def make() -> Any:
+        return make_model(MaskablePPO, **(SMALL | {"n_epochs": 5, "target_kl": 1e-4, "learning_rate": 0.01}))
+
+    ours, theirs = (learn(make, 128, is_boosted) for is_boosted in (True, False))
+    assert ours.counters == theirs.counters == (10, 128)
+    assert_same([ours, theirs])
 
 
 def test_a_function_wrapped_by_somebody_else_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

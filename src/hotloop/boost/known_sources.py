@@ -36,6 +36,12 @@ def unknown(names: Iterable[str]) -> str | None:
     return None
 
 
+def hash_of(name: str) -> str:
+    """The hash of a library's function (dotted name); empty if someone else has replaced it."""
+    original = _original(_find(name))
+    return "" if original is None else _hash_of(original)
+
+
 class Functions:
     """Functions of a library as they are now, to see whether someone replaces one."""
 

@@ -9,10 +9,13 @@ from numpy.typing import NDArray
 
 from hotloop.boost import on_policy, ppo
 from hotloop.boost import on_policy_kernels as kernels
+from hotloop.boost.known_sources import hash_of
 
 MASKABLE = "sb3_contrib.common.maskable"
+TRAIN = "sb3_contrib.ppo_mask.ppo_mask.MaskablePPO.train"
+TRAIN_OF_2_7 = "eb3bf418baedd592"  # its hash
 SOURCES = (
-    "sb3_contrib.ppo_mask.ppo_mask.MaskablePPO.train",
+    TRAIN,
     "sb3_contrib.ppo_mask.ppo_mask.MaskablePPO.collect_rollouts",
     *(f"{MASKABLE}.buffers.MaskableRolloutBuffer.{name}" for name in ("reset", "add", "get", "_get_samples")),
     *(
@@ -31,8 +34,6 @@ SOURCES = (
     ),
     *on_policy.SOURCES,
 )
-# Before, `train` counted its updates in another way.
-SINCE = {"sb3_contrib.ppo_mask.ppo_mask.MaskablePPO.train": "2.8"}
 
 
 def why_not(model: Any) -> str | None:
@@ -45,6 +46,10 @@ class Learner(ppo.Learner):
 
     normalize = kernels.ALWAYS
     more_arrays = ("action_masks",)
+
+    def __init__(self, model: Any):
+        super().__init__(model)
+        self.counts_all_epochs = hash_of(TRAIN) == TRAIN_OF_2_7
 
     def masks(self, buffer: Any) -> NDArray[np.bool_]:
         """The masks that the buffer keeps."""

@@ -25,6 +25,7 @@ class Learner(OnPolicyLearner):
     """The compiled `PPO.train`."""
 
     normalize = kernels.MORE_THAN_ONE
+    counts_all_epochs = False  # as updates, also those that `target_kl` left out: MaskablePPO of 2.7
     logged_columns = {  # noqa: RUF012
         "train/policy_gradient_loss": kernels.POLICY_LOSS,
         "train/value_loss": kernels.VALUE_LOSS,
@@ -78,6 +79,7 @@ class Learner(OnPolicyLearner):
         assert buffer.full, ""
         found: list[NDArray[np.float64]] = []
         batch = None
+        n_updates = model._n_updates
         for epoch in range(model.n_epochs):
             if batch is None:
                 # The library draws the first order before it flattens; nothing is drawn in between.
@@ -91,4 +93,6 @@ class Learner(OnPolicyLearner):
             model._n_updates += 1
             if stopped:
                 break
+        if self.counts_all_epochs:
+            model._n_updates = n_updates + model.n_epochs
         return np.concatenate(found), found[-1]

@@ -87,7 +87,7 @@ HASHES: dict[str, set[str]] = {
     },
     "sb3_contrib.common.maskable.policies.MaskableActorCriticPolicy.predict_values": {"d0ba30455fc3a33e"},
     "sb3_contrib.ppo_mask.ppo_mask.MaskablePPO.collect_rollouts": {"31eda47f7427601d", "bd81015ecb4e6827"},
-    "sb3_contrib.ppo_mask.ppo_mask.MaskablePPO.train": {"9bb03a463a20b783"},
+    "sb3_contrib.ppo_mask.ppo_mask.MaskablePPO.train": {"9bb03a463a20b783", "eb3bf418baedd592"},
     "stable_baselines3.a2c.a2c.A2C.train": {"afd008e46b891fd6"},
     "stable_baselines3.common.base_class.BaseAlgorithm._update_learning_rate": {
         "9a38136ad436a32e",

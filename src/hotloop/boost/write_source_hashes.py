@@ -38,20 +38,17 @@ def _visit(node: ast.AST, name: str, lines: list[str], found: dict[str, str]) ->
 def write_table(folders: list[Path]) -> None:
     """Write the table for the functions that our modules stand in for."""
     tables = {folder.name: hashes_in(folder) for folder in folders}
-    names: dict[str, str] = {}  # and the first version of each that we know
+    names: set[str] = set()
     for ours in sorted({ours for _, ours in ALGORITHMS.values() if importlib.util.find_spec(ours)}):
-        module = importlib.import_module(ours)
-        names |= {name: getattr(module, "SINCE", {}).get(name, "") for name in module.SOURCES}
+        names |= set(importlib.import_module(ours).SOURCES)
     lines = [
         '"""Hashes of the library functions that kernels replace; written by `write_source_hashes.py`."""',
         "",
         f'VERSIONS = "{min(tables)} to {max(tables)}"',
         "HASHES: dict[str, set[str]] = {",
     ]
-    for name, since in sorted(names.items()):
-        hashes = sorted(
-            {table[name] for version, table in tables.items() if name in table and version >= since}
-        )
+    for name in sorted(names):
+        hashes = sorted({table[name] for table in tables.values() if name in table})
         if not hashes:
             raise SystemExit(f"{name} is in none of the folders")
         words = ", ".join(f'"{one}"' for one in hashes)
