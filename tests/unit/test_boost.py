@@ -155,6 +155,10 @@ def with_other_distribution(model: Any) -> None:
     model.policy.action_dist = MyDistribution(4)
 
 
+def with_method_of_distribution(model: Any) -> None:
+    model.policy.action_dist.log_prob = model.policy.action_dist.log_prob
+
+
 def with_other_extractor_of_values(model: Any) -> None:
     model.policy.vf_features_extractor = MyExtractor(model.observation_space)
 
@@ -205,6 +209,7 @@ class MyExtractor(FlattenExtractor):
         ({}, with_other_networks, "mlp_extractor is MyNetworks: not MlpExtractor"),
         ({}, with_other_sequence, "mlp_extractor.value_net is Residual: not nn.Sequential"),
         ({}, with_other_distribution, "action_dist is MyDistribution: not CategoricalDistribution"),
+        ({}, with_method_of_distribution, "action_dist.log_prob is replaced on the instance"),
         (
             {"policy_kwargs": {"share_features_extractor": False}},
             with_other_extractor_of_values,
@@ -417,6 +422,23 @@ def test_what_is_exchanged_during_a_rollout_acts_at_once(exchange: Any) -> None:
     assert_same(
         learn(lambda: make_model(A2C, n_steps=20), 40, is_boosted, more) for is_boosted in (True, False)
     )
+
+
+def test_an_exchanged_distribution_acts_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    class Second(CategoricalDistribution):
+        def sample(self) -> torch.Tensor:
+            return torch.ones_like(super().sample())
+
+    def exchange(model: Any) -> None:
+        model.policy.action_dist = Second(4)
+
+    with boosting():
+        model = make_model(A2C, n_steps=20)
+        model.learn(40)
+        model.learn(40, callback=AtStep(8, exchange))
+    actions = model.rollout_buffer.actions.reshape(2, 20)  # `train` has put the environments first
+    assert (actions[:, 8:] == 1).all()
+    assert "A2C runs unboosted: action_dist is Second: not Categorical" in capsys.readouterr().err
 
 
 MEDDLERS: dict[str, Any] = {

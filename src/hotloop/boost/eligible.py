@@ -54,6 +54,12 @@ def other_class(found: Any, expected: str, what: str) -> str | None:
     return None if name == expected and is_librarys else f"{what} is {name}: not {expected}"
 
 
+def other_distribution(found: Any, expected: str) -> str | None:
+    """The reason why not, if actions are not drawn from the library's own distribution of that name."""
+    reason, own = other_class(found, expected, "action_dist"), overridden(found)
+    return f"action_dist.{own} is replaced on the instance" if reason is None and own else reason
+
+
 def own_extractor(found: Any, what: str = "features_extractor") -> str | None:
     """The reason why not, if observations are not only flattened before the first layer."""
     return other_class(found, "FlattenExtractor", what) and f"{what} is {type(found).__name__}: not an MLP"

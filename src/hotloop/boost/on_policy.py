@@ -113,7 +113,7 @@ def _unsupported_parts(policy: Any, actions: Any) -> str | None:
     maskable = "Maskable" if type(policy).__name__.startswith("Maskable") else ""
     networks = policy.mlp_extractor
     return (
-        eligible.other_class(policy.action_dist, f"{maskable}{kind}Distribution", "action_dist")
+        eligible.other_distribution(policy.action_dist, f"{maskable}{kind}Distribution")
         or eligible.other_class(networks, "MlpExtractor", "mlp_extractor")
         or eligible.other_sequence(networks.policy_net, "mlp_extractor.policy_net")
         or eligible.other_sequence(networks.value_net, "mlp_extractor.value_net")
@@ -151,7 +151,7 @@ class OnPolicyLearner:
         self._state = KnownState(policy.optimizer)
         self._buffer_class = type(model.rollout_buffer)
         self._methods = [eligible.Methods(one) for one in (model, policy, model.rollout_buffer)]
-        self._modules = PlainModules(policy)
+        self._modules, self._distribution = PlainModules(policy), policy.action_dist
         self._settings = np.zeros(kernels.SETTINGS)
         self._statistics = np.zeros((1, kernels.STATISTICS))
         self._made = 0  # gradient steps in the current call of `train`
@@ -174,6 +174,8 @@ class OnPolicyLearner:
             return True
         groups = self._optimizer.param_groups
         if len(groups) != 1 or any(groups[0][key] != value for key, value in self._group.items()):
+            return True
+        if policy.action_dist is not self._distribution:
             return True
         return self._state.changed() or self._modules.changed()
 
@@ -337,11 +339,14 @@ class OnPolicyLearner:
         return found
 
     def _is_exchanged(self, model: Any) -> bool:
-        """Whether a callback gave the model another policy or layer, or hooks, during this rollout.
+        """Whether a callback gave the model another policy, distribution or layer, or hooks, in this rollout.
 
         The next `changed` sees it, too.
         """
-        return model.policy is not self._policy or self._modules.is_exchanged()
+        policy = model.policy
+        if policy is not self._policy or policy.action_dist is not self._distribution:
+            return True
+        return self._modules.is_exchanged()
 
     def predict(
         self,

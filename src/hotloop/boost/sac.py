@@ -52,12 +52,12 @@ def why_not(model: Any) -> str | None:
     if reason is not None:
         return reason
     actor = model.actor
-    kind = type(actor.action_dist).__name__
-    if kind != "SquashedDiagGaussianDistribution" or actor.action_dist.epsilon != 1e-6:
-        return f"the actor's distribution is {kind}: not SquashedDiagGaussianDistribution with epsilon 1e-6"
-    reason = eligible.other_sequence(actor.latent_pi, "actor.latent_pi")
+    reason = eligible.other_distribution(actor.action_dist, "SquashedDiagGaussianDistribution")
+    reason = reason or eligible.other_sequence(actor.latent_pi, "actor.latent_pi")
     if reason is not None:
         return reason
+    if actor.action_dist.epsilon != 1e-6:
+        return f"action_dist has epsilon={actor.action_dist.epsilon:g}: not 1e-06"
     for head in ("mu", "log_std"):
         found = linear_chain([*actor.latent_pi, getattr(actor, head)], "actor")
         if isinstance(found, str):
@@ -132,7 +132,7 @@ class Learner(OffPolicyLearner):
         table = Layout(1).table(self._actor, self._actor_kind, 0, heads=2)
         acting = Acting(model, table, self.of_actor.weights)
         super().__init__(model, tuple(NETWORKS), groups, acting)
-        self._count = actor.mu.out_features
+        self._count, self._distribution = actor.mu.out_features, actor.action_dist
         self._settings = np.zeros(kernels.SETTINGS)
         noise = torch.zeros(1, self._count)
         self._acting_noise = noise, noise.numpy()
@@ -148,10 +148,12 @@ class Learner(OffPolicyLearner):
         self.act(model.policy, np.zeros((0, self._actor[0].in_features), dtype=np.float32), True)
 
     def exchanged(self, model: Any) -> bool:
-        """See `OffPolicyLearner.exchanged`."""
+        """See `OffPolicyLearner.exchanged`; the distribution, too."""
         if model.actor.optimizer is not self.of_actor.optimizer:
             return True
         if model.critic.optimizer is not self.of_critic.optimizer:
+            return True
+        if model.actor.action_dist is not self._distribution:
             return True
         if self.of_ent_coef is None:
             return model.ent_coef_optimizer is not None
