@@ -90,6 +90,10 @@ def test_no_workload_takes_numbers_that_mean_nothing(workload: str, name: str, v
             "checkpoint=file exists and is no checkpoint of an agent; name another file, or move it.",
         ),
         ("mario --pairs 3", "--pairs is for --benchmark; leave it out, or add --benchmark."),
+        ("petri --compare --resume", "--compare --resume continues a series; name its folder with --series "
+         "DIR."),
+        ("mario --benchmark --resume", "--benchmark --resume continues a series; name its folder with "
+         "--series DIR."),
         ("petri --breakdown --budget 5m", "--budget is for --compare; leave it out, or add --compare."),
     ],
 )  # fmt: skip

@@ -153,7 +153,9 @@ def run(arguments: Arguments) -> int:
     if arguments.request is not None and arguments.request.wanted:
         check_recording(arguments.request, profiling)
         module = importlib.import_module(REQUESTS[arguments.workload])
-        code: int = module.run(arguments.config, arguments.request, profiling)
+
+        goes_on = partial(command_of_series, arguments)
+        code: int = module.run(arguments.config, arguments.request, profiling, goes_on)
         return code
     report = profiling.profiling_report or (DEFAULT_REPORT if profiling.enable_profiling else None)
     if report is not None and profiling.no_profiling:
@@ -238,6 +240,13 @@ def command_that_goes_on(arguments: Arguments, done: Outcome) -> str:
     once = ("--preset", "--fastest", *chosen) if chosen else ()
     words = without_flags(words, ("--capture", *once), with_value=True)
     return shlex.join(["hotloop", "train", arguments.workload, *words, *done.resume_with, "--resume"])
+
+
+def command_of_series(arguments: Arguments, series: Path | None) -> str:
+    """The command line that continues the runs of a comparison that was stopped."""
+    words = without_flags(arguments.words, ("--resume", "--no-resume"))
+    words = without_flags(words, ("--series",), with_value=True)
+    return shlex.join(["hotloop", "train", arguments.workload, *words, "--series", str(series), "--resume"])
 
 
 def without_flags(words: Sequence[str], flags: Sequence[str], with_value: bool = False) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotloop._util.errors import HotloopError
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
     from hotloop.cli.train import Profiling
 
 
-def run(config: Any, request: Request, profiling: Profiling) -> int:
-    """Run the benchmark, print it, and return the exit code."""
+def run(config: Any, request: Request, profiling: Profiling, again: Callable[[Path | None], str]) -> int:
+    """Run the benchmark, print it, and return the exit code; `again(series)` is the command to continue."""
     if profiling.no_profiling:
         raise HotloopError("--benchmark reads its figures from captures; leave out --no-profiling.")
     found = benchmark(config, request, Progress())
@@ -39,5 +41,7 @@ def run(config: Any, request: Request, profiling: Profiling) -> int:
         )
     note(done.outcome.summary)
     note(f"wrote {request.benchmark_json} and {request.benchmark_png}")
+    if done.interrupted:
+        note(f"continue with: {again(done.series.path)}")
     note(f"next: hotloop report {shlex.quote(str(done.series.path))}")
     return exit_code_of(done.outcome)

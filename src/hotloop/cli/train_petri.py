@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotloop._util.errors import HotloopError
@@ -34,15 +36,18 @@ if TYPE_CHECKING:
     from hotloop.cli.train import Profiling
 
 
-def run(config: Any, request: Request, profiling: Profiling) -> int:
-    """Run the breakdown, the comparison or the function profiles, print them, and return the exit code."""
+def run(config: Any, request: Request, profiling: Profiling, again: Callable[[Path | None], str]) -> int:
+    """Run the breakdown, the comparison or the function profiles, print them, and return the exit code.
+
+    `again(series)` is the command that continues a comparison.
+    """
     if profiling.no_profiling:
         raise HotloopError(
             "--no-profiling records nothing, so there is nothing to break down or compare; leave it out."
         )
     code = 0
     if request.compare:
-        code = _compare(config, request, profiling)
+        code = _compare(config, request, profiling, again)
     elif request.breakdown:
         _breakdown(config, profiling)
     if request.detailed and code == 0:
@@ -64,7 +69,7 @@ def _breakdown(config: Any, profiling: Profiling) -> None:
     note(f"next: hotloop report {shlex.quote(str(trained.folder))}")
 
 
-def _compare(config: Any, request: Request, profiling: Profiling) -> int:
+def _compare(config: Any, request: Request, profiling: Profiling, again: Callable[[Path | None], str]) -> int:
     found = compare_turbo(config, request, Progress())
     result = found.result
     if profiling.json:
@@ -74,6 +79,8 @@ def _compare(config: Any, request: Request, profiling: Profiling) -> int:
     else:
         print(_text(found, request.breakdown, _other_learner(config)))
     note(result.outcome.summary)
+    if result.interrupted:
+        note(f"continue with: {again(result.series.path)}")
     note(f"next: hotloop report {shlex.quote(str(result.series.path))}")
     return exit_code_of(result.outcome)
 
@@ -90,6 +97,8 @@ def _other_learner(config: Any) -> str:
 def _text(found: TurboComparison, breakdown: bool, last: str) -> str:
     pen = pen_for_stdout()
     parts = [comparison_text(found.result.series, found.result.comparison, pen)]
+    if not found.result.series.runs:
+        return parts[0]
     parts.append(totals_text(found.totals, pen))
     parts.append(explanation_text(found.explanation, pen))
     if breakdown:

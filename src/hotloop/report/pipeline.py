@@ -38,6 +38,9 @@ def benchmark_text(
     pen: Pen,
 ) -> str:
     """Medians of both variants, the change with its interval, the goal, and whether it was reached."""
+    if not pairs:
+        head = pen.heading("mario: fast against original", "0 pairs of runs")
+        return "\n".join([head, pen.wrap("No pair of runs was measured.", "  ")])
     cells = [("", "original", "fast", "change", "goal", "")]
     cells += [
         (
@@ -55,8 +58,9 @@ def benchmark_text(
     lines[1] = pen.paint(lines[1], "dim")
     if any(row.change is None for row in rows):
         said = "Changes marked * are raw values without an interval, which needs at least 5 pairs (--pairs)."
-        lines.append(pen.wrap(said if pairs else "No pair of runs was measured.", "  "))
-    lines.append(pen.wrap(learner_limit, "  "))
+        lines.append(pen.wrap(said, "  "))
+    if learner_limit:
+        lines.append(pen.wrap(learner_limit, "  "))
     lines.append(pen.dim(pen.wrap(same_work, "  ")))
     lines.append(pen.dim(pen.wrap("Batches of 512. Lock wait per 1000 env steps, all processes.", "  ")))
     lines.append(pen.dim(pen.wrap(f"Medians with 95 % intervals. {machine_load_text(machine_load)}", "  ")))

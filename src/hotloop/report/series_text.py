@@ -38,6 +38,8 @@ METRICS: dict[Metric, str] = {
 
 def comparison_text(series: Series, found: Comparison, pen: Pen) -> str:
     """The result of a comparison: two variants with their parts, or several as a ranked table."""
+    if not series.runs:
+        return pen.wrap("No run has finished, so there is nothing to compare.", "")
     if len(found.compared) == 1:
         return pair_text(series, found, pen)
     lines = [ranked_text(rank_comparison(found), pen, machine_load_text(found.machine_load))]

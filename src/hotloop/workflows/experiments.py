@@ -211,6 +211,17 @@ def resume_series(folder: Path | None, budget_s: float | None = None, on: str | 
     return replace(found, plan=replace(found.plan, budget_s=budget_s)) if budget_s else found
 
 
+def continue_series(plan: Plan, folder: Path | None) -> Series:
+    """Read the series in `folder` to go on with it; raises HotloopError if it was made with another plan."""
+    found = resume_series(folder, plan.budget_s)
+    if found.plan.variants != plan.variants or found.plan.seeds != plan.seeds:
+        raise HotloopError(
+            f"{folder} was started with other settings, which cannot be mixed with these; use the command "
+            "that was printed when it was stopped, or name another folder with --series."
+        )
+    return replace(found, plan=replace(found.plan, looks=plan.looks))
+
+
 # -- where runs happen ---------------------------------------------------------------------------
 
 
@@ -386,6 +397,7 @@ def _workload_in(command: Sequence[str]) -> str | None:
 def run_forked(host: Host, job: Job) -> Outcome:
     """Fork the job and wait for it; a KeyboardInterrupt ends it and is raised again."""
     began_s = time.perf_counter()
+    host.wait_until_ready()
     with signals_deferred():
         running = host.start_command(job)
     late = False

@@ -2,8 +2,9 @@
 
     python -m hotloop.workflows.probe_host NAME
 
-reads requests from stdin, one JSON object per line, and answers each with two lines: {"pid": ...} when the
-child runs, {"code": ..., "cpu_s": ...} when it has ended. A request is either a probe of the tuner,
+says {"ready": true} when everything is loaded, then reads requests from stdin, one JSON object per line.
+Each is answered with two lines: {"pid": ...} when the child runs, {"code": ..., "cpu_s": ...} at its end.
+A request is either a probe of the tuner,
 {"config": ..., "capture": DIR, "save_outcome": true} (exit code 2: a setting is invalid, stderr says which),
 or a run of the lab, {"words": [...], "environment": {...}, "folder": DIR, "cores": [...]}, which is
 `python -m hotloop WORDS`. Stderr of the child goes into the file "stderr". torch computes nothing before a
@@ -49,6 +50,7 @@ def main(name: str) -> int:
     kind = config_class(name)
     for module in _LOADED:
         importlib.import_module(module)
+    _answer({"ready": True})
     loaded = False
     while line := sys.stdin.readline():
         request = json.loads(line)

@@ -340,6 +340,7 @@ class Host:
         self._name, self._environment, self._save_outcome = name, environment, save_outcome
         self._folder = folder  # working folder; None: that of this process
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_ready = False
         self._unread = b""
 
     def __enter__(self) -> Host:
@@ -362,12 +363,26 @@ class Host:
             assert process.stdin is not None
             process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_S)
+            process.wait(GRACE_S if self._is_ready else 0.0)  # one that still loads does not read
         if process.poll() is None:
             process.kill()
             process.wait()
         if process.stdout is not None:
             process.stdout.close()
+
+    def wait_until_ready(self) -> None:
+        """Wait until the process has loaded the workload, which takes seconds; may be interrupted."""
+        if not self._is_ready:
+            try:
+                self._answer()
+            except (OSError, ValueError):
+                raise self._died() from None
+            self._is_ready = True
+
+    def _died(self) -> HotloopError:
+        return HotloopError(
+            f"the process that forks runs of {self._name} died; try: hotloop train {self._name}"
+        )
 
     def start(self, job: Job) -> Running:
         """Fork a child that trains with the settings in the job's environment."""
@@ -393,13 +408,12 @@ class Host:
 
     def _fork(self, stderr: Path, request: dict[str, Any]) -> Running:
         assert self._process is not None and self._process.stdin is not None
+        self.wait_until_ready()
         try:
             self._process.stdin.write(json.dumps(request | {"stderr": str(stderr)}).encode() + b"\n")
             pid = int(self._answer()["pid"])
         except (OSError, ValueError, KeyError):
-            raise HotloopError(
-                f"the process that forks runs of {self._name} died; try: hotloop train {self._name}"
-            ) from None
+            raise self._died() from None
         return _Forked(self, pid, stderr)
 
     def ended(self, seconds: float) -> dict[str, Any] | None:
@@ -414,7 +428,7 @@ class Host:
         while b"\n" not in self._unread:
             read = os.read(self._process.stdout.fileno(), 4096)
             if not read:
-                raise HotloopError(f"the process that forks runs of {self._name} died.")
+                raise self._died()
             self._unread += read
         line, _, self._unread = self._unread.partition(b"\n")
         found: dict[str, Any] = json.loads(line)

@@ -23,7 +23,13 @@ from hotloop.report.pipeline import benchmark_json, benchmark_png
 from hotloop.report.to_json import strict_json
 from hotloop.rl.train.learner_limit import LearnerLimit, measure_learner
 from hotloop.rl.workloads.mario import N_ACTIONS, VARIANTS, Mario, VariantName, async_dqn_config, check
-from hotloop.workflows.experiments import ExperimentResult, Progress, create_series, run_experiment
+from hotloop.workflows.experiments import (
+    ExperimentResult,
+    Progress,
+    continue_series,
+    create_series,
+    run_experiment,
+)
 from hotloop.workflows.train import lab_command
 
 ORIGINAL: VariantName = "original"
@@ -84,6 +90,8 @@ class Benchmark:
     @property
     def learner_limit_text(self) -> str:
         """How far each learner is from its convolutions and products alone."""
+        if not self.learner_limits:
+            return ""
         parts = [
             f"{name} {1e3 * limit.learner_s:.3g} ms, {limit.over_products:.2f} times its convolutions and "
             f"matrix products alone ({1e3 * limit.products_s:.3g} ms, {limit.precision})"
@@ -123,10 +131,12 @@ def equal_work(config: Mario, variant: VariantName) -> Mario:
 
 def benchmark(config: Mario, request: Request, progress: Progress) -> Benchmark:
     """Run both variants in fresh processes that take turns; figures leave out the first epoch."""
-    if config.checkpoint is not None or config.resume or config.tensorboard_log is not None:
-        raise HotloopError(
-            "--benchmark starts every run anew; leave out checkpoint, resume and tensorboard_log."
-        )
+    if config.checkpoint is not None or config.tensorboard_log is not None:
+        raise HotloopError("--benchmark starts every run anew; leave out checkpoint and tensorboard_log.")
+    resume = config.resume  # the series, not an agent
+    if resume and request.series is None:
+        raise HotloopError("--benchmark --resume continues a series; name its folder with --series DIR.")
+    config = replace(config, resume=False)
     if request.pairs < 1:
         raise HotloopError(f"pairs={request.pairs} must be at least 1.")
     for file in (request.benchmark_json, request.benchmark_png):
@@ -144,7 +154,10 @@ def benchmark(config: Mario, request: Request, progress: Progress) -> Benchmark:
         looks=(request.pairs,),
         timeout_s=max(budget_s, MIN_TIMEOUT_S),
     )
-    series = create_series(plan, request.series, "mario-benchmark")
+    if resume:
+        series = continue_series(plan, request.series)
+    else:
+        series = create_series(plan, request.series, "mario-benchmark")
     done = run_experiment(series, progress, read_figures=lambda folder: _measured(folder, sides[FAST]))
     pairs = tuple(_figures_of_pairs(done.series, sides))
     found = Benchmark(
@@ -154,7 +167,7 @@ def benchmark(config: Mario, request: Request, progress: Progress) -> Benchmark:
         pairs,
         compare_pipelines(pairs),
         _same_work(done.series, sides),
-        {name: learner_limit(side) for name, side in sides.items()},
+        {} if done.interrupted else {name: learner_limit(side) for name, side in sides.items()},
     )
     _save(found, request)
     return found

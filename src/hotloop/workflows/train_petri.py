@@ -37,7 +37,13 @@ from hotloop.capture.stats import by_name
 from hotloop.report.pen import Pen
 from hotloop.report.side_by_side import function_changes_text
 from hotloop.rl.workloads.petri import Petri, check, run
-from hotloop.workflows.experiments import ExperimentResult, Progress, create_series, run_experiment
+from hotloop.workflows.experiments import (
+    ExperimentResult,
+    Progress,
+    continue_series,
+    create_series,
+    run_experiment,
+)
 from hotloop.workflows.report import report_on
 from hotloop.workflows.train import lab_command
 
@@ -115,9 +121,12 @@ def breakdown_of(folder: Path) -> BatchBreakdown:
 
 def compare_turbo(config: Petri, request: Request, progress: Progress) -> TurboComparison:
     """Compare turbo on and off in fresh processes; compares the time of a batch after warm-up."""
-    if config.checkpoint is not None or config.resume:
-        raise HotloopError("--compare trains from scratch in every run; remove --checkpoint and --resume.")
-    config = with_batches(config)
+    if config.checkpoint is not None:
+        raise HotloopError("--compare trains from scratch in every run; remove --checkpoint.")
+    resume = config.resume  # the series, not an agent
+    if resume and request.series is None:
+        raise HotloopError("--compare --resume continues a series; name its folder with --series DIR.")
+    config = with_batches(replace(config, resume=False))
     if config.learner == "auto":  # auto could choose differently from run to run
         config = replace(config, learner="fused")
     budget_s = parse_seconds(request.budget, "--budget")
@@ -129,7 +138,10 @@ def compare_turbo(config: Petri, request: Request, progress: Progress) -> TurboC
         looks=PAIRS,
         timeout_s=max(budget_s, MIN_TIMEOUT_S),
     )
-    series = create_series(plan, request.series, "petri-turbo")
+    if resume:
+        series = continue_series(plan, request.series)
+    else:
+        series = create_series(plan, request.series, "petri-turbo")
     result = run_experiment(series, progress, read_figures=lambda folder: measured_batches(folder, config))
     runs = result.series.of(ON)
     row = result.comparison.compared[0]

@@ -47,6 +47,7 @@ from hotloop.workflows.experiments import (
 )
 from hotloop.workflows.probes import (
     REFUSED,
+    Host,
     ProbeLength,
     Running,
     StartOnNode,
@@ -190,7 +191,9 @@ def tune(
     length = ProbeLength(work_s, most_s, target.cycles, warm_up_updates=target.warm_up_updates)
     prober = Prober(target, place, length, progress, terms, runners=runners)
     try:
-        with interruptible(), target.starter() if runners.nodes is None else contextlib.nullcontext():
+        with interruptible(), target.starter() if runners.nodes is None else contextlib.nullcontext() as host:
+            if isinstance(host, Host):
+                host.wait_until_ready()
             return replace(_tune(target, terms, place, progress, prober), node=prober.node)
     except KeyboardInterrupt:
         # outside the search and the comparison, which keep their own partial results
