@@ -58,6 +58,7 @@ def test_pictures_drawn_by_pil_have_every_region_and_exact_counts(
     assert capture.progress.env_steps == 64 and capture.progress.updates == 2 * 4
     assert stats["env_step"].calls == 16 and stats["backward"].calls == 8
     assert stats["recurrent_policy_action_value"].calls == 16
+    assert stats["replay_push"].calls == 2 * (1 + 8)  # the first observation of each rollout, then each step
     exported = open_capture("profiling_report.json")
     assert by_name(exported.tree)["env_step"].calls == 16
     assert main(["report", "profiling_report.json"]) == 0

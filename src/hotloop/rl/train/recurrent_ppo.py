@@ -35,6 +35,7 @@ from hotloop.rl.train.runs import MAY_DIFFER, RecentEpisodes, RunResult
 
 _env_step = profile("env_step")
 _policy_forward = profile("policy_forward")
+_store = profile("replay_push")
 _advantage = profile("advantage")
 _transfer = profile("transfer")
 _forward = profile("learner_forward")
@@ -150,7 +151,8 @@ def collect_rollout(
     """Fill the buffer with `n_steps` steps of all envs; returns the env steps taken."""
     envs, env_steps = rollout.envs, 0
     rollout.episodes.count[0] = 0
-    buffer.observations[0] = rollout.observations
+    with _store:
+        buffer.observations[0] = rollout.observations
     buffer.first_lstm_state = memory.lstm_state
     buffer.final_values[:] = 0.0
     for step in range(buffer.n_steps):
@@ -166,9 +168,10 @@ def collect_rollout(
         buffer.values[step] = output.values.numpy()
         with _env_step:
             rollout.observations, rewards, terminated, truncated, infos = envs.step(buffer.actions[step])
-        buffer.observations[step + 1] = rollout.observations
-        buffer.rewards[step], buffer.valid[step] = rewards, ~rollout.only_reset
-        buffer.terminated[step], buffer.truncated[step] = terminated, truncated
+        with _store:
+            buffer.observations[step + 1] = rollout.observations
+            buffer.rewards[step], buffer.valid[step] = rewards, ~rollout.only_reset
+            buffer.terminated[step], buffer.truncated[step] = terminated, truncated
         if truncated.any():
             rows = np.flatnonzero(truncated)
             finals = infos["final_obs"] if rollout.same_step else rollout.observations
@@ -258,8 +261,12 @@ class RecurrentLearner:
             max_norm = config.max_grad_norm if config.max_grad_norm is not None else float("inf")
             norm = nn.utils.clip_grad_norm_(self.network.parameters(), max_norm)
             self._adam.step()
-        progress(updates=1, loss=float(loss.total.detach()))
-        return torch.stack([part.detach() for part in (*loss[1:], norm)]).double()
+            total = float(loss.total.detach())
+            statistics = torch.stack([part.detach() for part in (*loss[1:], norm)]).double()
+            # Here, because it takes milliseconds to return their memory, which would be in no region.
+            del batch, logits, loss, observations, values
+        progress(updates=1, loss=total)
+        return statistics
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Copies of weights and Adam's moments, for a checkpoint."""
