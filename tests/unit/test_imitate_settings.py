@@ -114,6 +114,9 @@ def test_the_prediction_stands_next_to_what_was_achieved() -> None:
     lines = against_sequential([report], {"rl": 25.0}, {"rl": 2.0})
     # 1000 / 25 and 20 s to evaluate; 60 s against 50 s, and 40 / 2 + 20 = 40 s were predicted
     assert lines[1].split() == ["rl", "60.0", "s", "50.0", "s", "1.20x", "1.50x"]
+    assert "saved 10.0 s)" in lines[-1]
+    lines = against_sequential([report], {"rl": 25.0}, {"rl": 2.0}, measuring_s=45.0)
+    assert "saved 10.0 s; measuring took 45.0 s)" in " ".join(line.strip() for line in lines)
 
 
 # ---- a run that is stopped

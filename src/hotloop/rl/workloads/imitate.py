@@ -70,7 +70,9 @@ def run(config: Imitate, note: Note | None = None, quiet: bool = False) -> Outco
         lines.append(f"all stages: {shares}")
     if speedups is not None:
         reports = [one.report for one in done]
-        lines += imitate_speedup.against_sequential(reports, speedups.sequential, speedups.predicted)
+        lines += imitate_speedup.against_sequential(
+            reports, speedups.sequential, speedups.predicted, speedups.seconds
+        )
     return ImitateOutcome(
         env_steps=sum(one.env_steps for one in done),
         updates=sum(one.updates for one in done),

@@ -231,6 +231,8 @@ class Speedups:
     """Rate of each stage's first variant."""
     predicted: dict[str, float]
     """Speed-up of each stage with the settings of `config`, against its first variant."""
+    seconds: float
+    """Wall time of measuring."""
 
 
 def fastest_variant(config: Imitate, found: Sequence[Measured]) -> str:
@@ -256,6 +258,7 @@ def choose_fastest(config: Imitate, found: Sequence[Measured]) -> tuple[Imitate,
 
 def measure(config: Imitate, quiet: bool = False) -> Speedups:
     """Measure the variants of this run's stages; in those of `config.fastest`, choose the fastest."""
+    began_s = time.perf_counter()
     lines: list[str] = []
     sequential: dict[str, float] = {}
     predicted: dict[str, float] = {}
@@ -283,16 +286,20 @@ def measure(config: Imitate, quiet: bool = False) -> Speedups:
             sequential[stage] = found[0].rate
             used = used_variant(config, stage)
             predicted[stage] = next((one.speedup for one in found if one.variant == used), math.nan)
-    return Speedups(config, tuple(lines), sequential, predicted)
+    return Speedups(config, tuple(lines), sequential, predicted, time.perf_counter() - began_s)
 
 
 def against_sequential(
-    reports: Sequence[StageReport], sequential: dict[str, float], predicted: dict[str, float] | None = None
+    reports: Sequence[StageReport],
+    sequential: dict[str, float],
+    predicted: dict[str, float] | None = None,
+    measuring_s: float | None = None,
 ) -> list[str]:
     """A table of the time that each stage would take at its first variant's rate, and the time it took.
 
     Evaluation and logging, which no variant changes, are part of both. `predicted` has the speed-ups that
-    were measured before the run; the table has them next to those that were achieved.
+    were measured before the run; the table has them next to those that were achieved. `measuring_s` is the
+    time that this took.
     """
     found: list[tuple[str, float, float, float]] = []  # stage; seconds sequential, of this run, predicted
     for one in reports:
@@ -319,6 +326,8 @@ def against_sequential(
     ]
     before, after = found[-1][1:3]
     saved = f"{'saved' if before >= after else 'lost'} {duration(1e9 * abs(before - after))}"
+    if measuring_s is not None:
+        saved += f"; measuring took {duration(1e9 * measuring_s)}"
     how = "from the rates measured before: 1 worker, DataLoader without workers, 1 env"
     return [
         *table(("stage", "sequential (predicted)", "this run (measured)", "speed-up", "predicted"), rows),
