@@ -321,7 +321,7 @@ def test_the_scripts_of_the_original_take_their_flags(tmp_path: Path) -> None:
         for name, flags in small.items()
     }
     assert "with 2 workers" in said["collect_demonstrations.py"]
-    assert "DataLoader, 1 workers" in said["train_bc.py"] and "laps finished" in said["train_bc.py"]
+    assert "DataLoader, 1 worker," in said["train_bc.py"] and "laps finished" in said["train_bc.py"]
     assert "SubprocVecEnv" in said["train_rl.py"] and "Where the time goes" in said["train_rl.py"]
     all_flags = ["--episodes", "2", "--workers", "1", "--epochs", "2", "--timesteps", "100", "--envs", "2"]
     whole = run_original(

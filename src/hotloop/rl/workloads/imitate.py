@@ -111,7 +111,7 @@ def work_words(reports: list[StageReport]) -> str | None:
     if report.stage == "rl":
         return None
     if not report.work:
-        return f"{report.stage}: {report.summary}"
+        return report.summary
     return f"{'collected' if report.stage == 'demos' else 'cloned from'} {report.summary}"
 
 
@@ -173,7 +173,7 @@ def memory_needs(config: Imitate) -> tuple[MemoryEstimate, ...]:
                 f"{episodes:,} episodes", episodes * LAP_STEPS * STEP_BYTES, "n_episodes", episodes
             ),
             _processes(f"{loaders:,} x loading worker", loaders, "loading_workers", LOADER_BYTES),
-            _batches(config),
+            _batches(config, episodes * LAP_STEPS),
         ),
         "rl": (_replay(config), _batches(config), _cars(config)),
     }
@@ -193,8 +193,9 @@ def _processes(what: str, count: int, setting: str, each: int) -> MemoryEstimate
     return MemoryEstimate(what, count * each, setting, count, in_children=True)
 
 
-def _batches(config: Imitate) -> MemoryEstimate:
-    size = config.batch_size
+def _batches(config: Imitate, samples: int | None = None) -> MemoryEstimate:
+    """Of cloning `samples`: a batch has no more than there are. Of the replay it has as many as asked for."""
+    size = config.batch_size if samples is None else min(config.batch_size, samples)
     return MemoryEstimate(f"batches of {size:,}", size * SAMPLE_BYTES, "batch_size", size)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hotloop import progress
 from hotloop._util.errors import HotloopError
-from hotloop._util.units import count, duration
+from hotloop._util.units import count, counted, duration
 from hotloop.rl.buffers.demonstrations import Demonstrations, DemonstrationStore
 from hotloop.rl.collect.experts import track_schema
 from hotloop.rl.train import bc
@@ -82,7 +82,7 @@ def clone(config: Imitate, note: Note | None, quiet: bool) -> StageResult:
         progress(episode_return=laps.mean_return)
     rate = done.samples / done.seconds if done.seconds > 0 else 0.0
     loaders = config.dataloader_workers
-    how = "index batches" if loaders is None else f"DataLoader, {loaders} workers"
+    how = "index batches" if loaders is None else f"DataLoader, {counted(loaders, 'worker')}"
     parts = dict(stopwatch.seconds)
     if done.learner == "fused":
         parts["forward/backward (gathering included)"] = parts.pop("forward/backward")

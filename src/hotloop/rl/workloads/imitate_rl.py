@@ -102,8 +102,11 @@ def first_actor(config: Imitate) -> SquashedActor | None:
 def train_with_hotloop(
     config: Imitate, actor: SquashedActor | None, note: Note | None, quiet: bool
 ) -> RLResult:
-    bar = StageBar("rl", config.total_timesteps, "steps", quiet=quiet, note=note)
-    stopwatch, taken = Stopwatch(), 0
+    saved = sac.saved_run(sac_settings(config))
+    taken = 0 if saved is None else int(saved.state.get("env_steps", 0))
+    begun = min(taken, config.total_timesteps)
+    bar = StageBar("rl", config.total_timesteps, "steps", done=begun, quiet=quiet, note=note)
+    stopwatch = Stopwatch()
 
     def report(**done: Any) -> None:
         nonlocal taken
