@@ -9,7 +9,7 @@ import pytest
 
 from hotloop import Profiler
 from hotloop.analysis.explain import explain_without_advice
-from hotloop.analysis.gap_contents import category_of_path, scoring_functions
+from hotloop.analysis.gap_contents import category_of_path, collecting_functions, scoring_functions
 from hotloop.capture.samples import RUNNING, SAMPLE_DTYPE, FunctionSource, SampledFrame, SampledPath, Sampling
 from hotloop.testing.fakes import FakeClock
 
@@ -55,6 +55,19 @@ def test_evaluating_actions_is_a_part_of_the_loss(head: str, category: str) -> N
     source = FunctionSource("train.py", name, 20, f"{head}\n    return 1\n")
     scoring = scoring_functions([source])
     assert category_of_path(seen, scoring=scoring) == category
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "category"),
+    [
+        ("explore_env", "action = act(obs)\n    return env.step(action)", "other"),
+        ("env_physics", "return optimizer.step(x)", "environment"),
+    ],
+)
+def test_who_steps_an_env_is_no_env(name: str, body: str, category: str) -> None:
+    path = SampledPath((SampledFrame("train.py", name, 20, 22),), "")
+    source = FunctionSource("train.py", name, 20, f"def {name.rpartition('.')[2]}(self, env):\n    {body}\n")
+    assert category_of_path(path, (), collecting_functions([source])) == category
 
 
 def test_the_breakdown_divides_gaps_by_what_was_sampled_in_them(profiler: Profiler, clock: FakeClock) -> None:

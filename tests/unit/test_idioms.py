@@ -23,6 +23,7 @@ MATCHES = {
     "sorting_each_time": "for i in x:\n    best = sorted(population, key=score)[:10]  # hot",
     "statistics_of_everything": "for i in x:\n    returns.append(r)\n    m = np.mean(returns)  # hot",
     "tensor_of_a_list": "for i in x:\n    obs = torch.tensor([b[0] for b in batch])  # hot",
+    "indices_one_by_one": "for i in x:\n    j = [k for k, d in enumerate(dones) if d == 0]  # hot",
     "stack_of_items": "for i in x:\n    obs = np.stack([b.obs for b in batch])  # hot",
     "sampling_from_a_container": "for i in x:\n    batch = random.sample(memory, 64)  # hot",
     "indexing_a_deque": "memory = deque()\nfor i in x:\n    batch = [memory[j] for j in js]  # hot",
@@ -107,6 +108,7 @@ LEAVE_ALONE = [
     "for i in range(n):  # hot trains\n    steps += learn(batch[i])",
     "for i in x:\n    y = b.sample()  # hot torchrl",
     "for i in x:\n    trainer.train()  # hot trainer",
+    "for i in x:\n    j = [k for k, s in enumerate(nexts) if s is not None]  # hot",
     # the numbers of one observation
     "def observe(self):\n    o = [self.x, self.y, self.vx]\n    o = np.array(o) / 10  # hot\n    return o",
     "def observe(self):\n    return np.array([self.x, self.y, -self.vx, 0.5])  # hot",

@@ -87,6 +87,23 @@ def test_cores_that_other_programs_take_are_no_contention_of_this_script() -> No
     assert advice_on(idle)["try_one_thread"].tier == "high"
 
 
+def test_calls_that_wait_for_the_pool_are_found_on_a_busy_machine_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Other programs take the cores from one thread as well, but do not make its short calls 500x as long."""
+    capture = with_scheduling(ppo(), 2, on=0.1, queue=0.88, pool=0.1, pool_queue=0.84)
+    machine = {**capture.facts["machine"], "load_1min": 7.5, "cores_granted": 2.0}
+    busy = replace(capture, facts={**capture.facts, "machine": machine})
+    for stretch, tier in ((500.0, "high"), (2.0, "undecided")):
+        fastest = 1 / stretch
+
+        def percentile_ns(node: Node, fraction: float, fastest: float = fastest) -> float:
+            return (node.mean_ns or 0) * (1.0 if fraction > 0.1 else fastest)
+
+        monkeypatch.setattr(Node, "percentile_ns", percentile_ns)
+        assert advice_on(busy)["try_one_thread"].tier == tier
+
+
 def test_a_process_with_one_compute_thread_gets_no_thread_advice() -> None:
     by_call = with_scheduling(ppo(), 1, on=0.2, queue=0.7, pool=0.15, pool_queue=0.6)
     assert "try_one_thread" not in advice_on(by_call)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from hotloop.analysis.categories import CategoryPatterns, category_of_name
 from hotloop.analysis.findings import Breakdown, CategoryShare
 from hotloop.analysis.line_samples import LineSamples
+from hotloop.analysis.source_names import dotted
 from hotloop.capture.samples import FunctionSource, SampledPath
 
 # Library functions by the beginning of their names; what is missing here goes by its words.
@@ -32,6 +33,7 @@ LIBRARIES = (
 # A function named after a network is no forward pass: that has a region.
 NOT_IN_GAPS = frozenset({"policy", "model"})
 LEAST_SHARE = 0.005  # of the wall time; less stays where it was
+ENV_METHODS = frozenset({"step", "reset", "step_wait", "step_async"})
 ACTIONS = frozenset({"action", "actions", "act", "acts"})
 _Key = tuple[str, int]
 
@@ -41,7 +43,8 @@ def category_of_path(
 ) -> str:
     """What the code on a sampled stack does; "other" if its names do not tell.
 
-    `scoring` are functions, by file and first line, whose name does not tell: see `scoring_functions`.
+    `scoring` are functions, by file and first line, whose name does not tell: see `scoring_functions` and
+    `collecting_functions`.
     """
     if path.called:
         for start, kind in LIBRARIES:
@@ -81,6 +84,27 @@ def scoring_functions(sources: Iterable[FunctionSource]) -> frozenset[_Key]:
     return frozenset(found)
 
 
+def collecting_functions(sources: Iterable[FunctionSource]) -> frozenset[_Key]:
+    """Functions that step an env, but are not its `step` or `reset`: `explore_env(self, env)` of an agent.
+
+    They act, step and store; what they do themselves is not the env's.
+    """
+    found: set[_Key] = set()
+    for source in sources:
+        name = source.function.rpartition(".")[2].lstrip("_")
+        if name in ENV_METHODS or category_of_name(name)[0] != "environment":
+            continue
+        try:
+            tree = ast.parse(textwrap.dedent(source.text))
+        except SyntaxError:
+            continue
+        calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args)
+        stepped = (f.value for f in calls if isinstance(f, ast.Attribute) and f.attr == "step")
+        if any("env" in dotted(of).lower() for of in stepped):
+            found.add((source.file, source.first_line))
+    return frozenset(found)
+
+
 def with_contents_of_gaps(
     own: Breakdown, gaps_ns: int, lines: LineSamples | None, patterns: CategoryPatterns = ()
 ) -> Breakdown:
@@ -89,7 +113,7 @@ def with_contents_of_gaps(
         return own
     between = lines.node == 0  # a gap gets its name when it is over
     weights: dict[str, float] = {}
-    scoring = scoring_functions(lines.sources)
+    scoring = scoring_functions(lines.sources) | collecting_functions(lines.sources)
     kinds = [category_of_path(path, patterns, scoring) for path in lines.paths]
     for number, weight_ns in zip(
         lines.path[between].tolist(), lines.weight_ns[between].tolist(), strict=True

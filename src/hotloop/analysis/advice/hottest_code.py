@@ -192,6 +192,8 @@ def _loops_around(lines: LineSamples, hottest: _Place, own: set[int]) -> list[_P
 def _cut(text: str) -> str:
     """A statement for a title, without the comment behind it."""
     text = text.partition("  #")[0].rstrip()
+    if text.endswith(("(", "[", "{")):  # it goes on in the next line
+        text += "…" + {"(": ")", "[": "]", "{": "}"}[text[-1]]
     return text if len(text) <= LONGEST_TITLE else f"{text[: LONGEST_TITLE - 1].rstrip()}…"
 
 

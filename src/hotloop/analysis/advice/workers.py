@@ -27,6 +27,7 @@ POOL_ALWAYS_WAITS = 0.5  # share of training in which they wait that is enough o
 FAR_TOO_MANY = 4.0  # threads for each core that are advice where the system does not report waiting
 FASTEST = 0.05  # quantile of durations that stands for an undisturbed call
 LEAST_CALLS = 20  # for that quantile
+FAR_STRETCH = 20.0  # typical over fastest duration that other programs alone do not explain
 LEAST_STRETCH = 3.0  # typical over fastest duration; up to 2.6 was seen with one thread at a load of 15
 WORTH_ADVICE = 1.1  # expected speed-up; a weaker case is a test, no advice
 ONE_THREAD = "torch.set_num_threads(1) at the top of the script, or OMP_NUM_THREADS=1"
@@ -155,7 +156,8 @@ def try_one_thread(run: RunView) -> Recommendation | None:
     ]
     held_up = pool is not None and _pools_wait(*pool)
     expected = _expected_with_one_thread(run) if held_up else 1.0
-    if pool is not None and expected >= WORTH_ADVICE and not _others_have_the_cores(run, *pool):
+    others = pool is not None and _others_have_the_cores(run, *pool) and not _pool_holds_up_calls(run)
+    if pool is not None and expected >= WORTH_ADVICE and not others:
         if _stretch(run) >= LEAST_STRETCH:
             evidence.append(
                 f"A typical call of the network takes {_stretch(run):.0f}x as long as the fastest ones: it "
@@ -239,14 +241,28 @@ def _stretch(run: RunView) -> float:
     return sum(row.own_ns * row.usual_ns / fast for row, fast in calls) / whole if whole else 1.0
 
 
+def _pool_holds_up_calls(run: RunView) -> bool:
+    """Whether calls of the network take so long that each must have waited for the pool.
+
+    A training thread that has to share its core is as slow as that, and its typical short call is not.
+    """
+    return _stretch(run) >= FAR_STRETCH and _expected_by_calls(run) >= HIGH
+
+
 def _expected_with_one_thread(run: RunView) -> float:
     """A rough speed-up, to decide whether it is advice: the network's calls as fast as their fastest ones.
 
     Each would still be interrupted as often as the training thread is now.
     """
-    time, pool = run.core_time, _pools_of(run, run.process)
+    pool = _pools_of(run, run.process)
+    by_calls = _expected_by_calls(run)
     if pool is not None and pool[1] >= POOL_ALWAYS_WAITS:
-        return HIGH  # the fastest calls may have waited as well
+        return max(by_calls, HIGH)  # the fastest calls may have waited as well
+    return by_calls
+
+
+def _expected_by_calls(run: RunView) -> float:
+    time = run.core_time
     if time is None or time.on_core <= 0 or _stretch(run) < LEAST_STRETCH:
         return 1.0
     interrupted = (time.on_core + time.run_queue) / time.on_core

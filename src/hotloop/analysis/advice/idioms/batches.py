@@ -185,6 +185,50 @@ def _collects(loop: ast.For) -> bool:
 
 
 @idiom
+def indices_one_by_one(spot: Spot) -> Match | None:
+    """`[i for i, done in enumerate(dones) if done == 0]`: the places of values, looked at one by one."""
+    if is_loop(spot):
+        return None
+    for made in comprehensions(spot.node):
+        if not isinstance(made, ast.ListComp | ast.GeneratorExp) or len(made.generators) != 1:
+            continue
+        source = made.generators[0]
+        target, numbered = source.target, source.iter
+        if (
+            isinstance(target, ast.Tuple)
+            and len(target.elts) == 2
+            and all(isinstance(element, ast.Name) for element in target.elts)
+            and isinstance(numbered, ast.Call)
+            and dotted(numbered.func) == "enumerate"
+            and len(source.ifs) == 1
+        ):
+            number, value = (element.id for element in target.elts if isinstance(element, ast.Name))
+            if isinstance(made.elt, ast.Name) and made.elt.id == number and _is_about(source.ifs[0], value):
+                return Match(
+                    "indices_one_by_one",
+                    "Find the indices with one array operation",
+                    "Values are compared one by one in Python; for elements of a tensor, each comparison is "
+                    "an operation of its own.",
+                    "Use torch.nonzero(dones == 0).squeeze(1) or np.flatnonzero(dones == 0), or index with "
+                    "the boolean mask itself.",
+                    (0.6, 0.9, 0.98),
+                )
+    return None
+
+
+def _is_about(condition: ast.expr, value: str) -> bool:
+    """`done`, `not done`, `done == 0`: a look at the value itself, and not whether there is one."""
+    if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
+        condition = condition.operand
+    if isinstance(condition, ast.Compare):
+        kept = (ast.Is, ast.IsNot, ast.In, ast.NotIn)
+        if any(isinstance(op, kept) for op in condition.ops):
+            return False
+        condition = condition.left
+    return isinstance(condition, ast.Name) and condition.id == value
+
+
+@idiom
 def tensor_of_a_list(spot: Spot) -> Match | None:
     if is_loop(spot):
         return None
