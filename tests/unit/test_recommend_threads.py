@@ -104,6 +104,12 @@ def test_calls_that_wait_for_the_pool_are_found_on_a_busy_machine_too(
         assert advice_on(busy)["try_one_thread"].tier == tier
 
 
+def test_the_report_of_one_thread_says_how_long_it_had_no_core() -> None:
+    said = "without a core, 70.0 % of the time; all times include that."
+    assert said in " ".join(terminal(explain(with_scheduling(ppo(), 1, on=0.2, queue=0.7))).split())
+    assert said not in " ".join(terminal(explain(with_scheduling(ppo(), 1, on=0.85, queue=0.1))).split())
+
+
 def test_a_process_with_one_compute_thread_gets_no_thread_advice() -> None:
     by_call = with_scheduling(ppo(), 1, on=0.2, queue=0.7, pool=0.15, pool_queue=0.6)
     assert "try_one_thread" not in advice_on(by_call)

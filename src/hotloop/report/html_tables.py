@@ -19,6 +19,7 @@ from hotloop.report.text import (
     sentence,
     slope,
     thread_sentences,
+    without_a_core,
 )
 
 USES = {"busy": colour_of("policy"), "waiting": colour_of("wait"), "idle": colour_of("unattributed")}
@@ -181,6 +182,8 @@ def machine(findings: Findings) -> str:
     """The machine, what could not be measured, and warnings."""
     chips = "".join(f'<span class="chip">{m.text(part, 120)}</span>' for part in machine_parts(findings))
     parts = [f'<p class="chips">{chips}</p>'] if chips else []
+    said = without_a_core(findings)
+    parts += [f"<p>{m.text(said, 200)}</p>"] if said else []
     unknown = [sentence(reason) for reason in findings.not_measured]
     lists = (
         ("Boosted", findings.boosted),

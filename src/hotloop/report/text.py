@@ -28,6 +28,7 @@ from hotloop.report.system_text import whole_system
 LEAST_WORTH = 0.05  # share of the time below which nothing is worth optimising
 MOST_BOTTLENECKS = 6
 MOST_RECOMMENDATIONS = 6
+NO_CORE = 0.2  # share of training without a core that is worth saying
 MOST_THREADS = 12
 MOST_GROWTH = 6
 MOST_LINES = 6
@@ -401,7 +402,27 @@ def roofline(findings: Findings, pen: Pen) -> str:
 def machine(findings: Findings, pen: Pen) -> str:
     """The computer and the library versions."""
     parts = machine_parts(findings)
-    return f"{pen.heading('Machine')}\n{pen.wrap(', '.join(parts), '  ')}" if parts else ""
+    if not parts:
+        return ""
+    said = without_a_core(findings)
+    lines = [pen.heading("Machine"), pen.wrap(", ".join(parts), "  ")]
+    return "\n".join([*lines, *([pen.wrap(said, "  ")] if said else [])])
+
+
+def without_a_core(findings: Findings) -> str:
+    """How long a run of one thread had no core, if that is a fifth of the time or more; else "".
+
+    With several threads, the table of threads says so.
+    """
+    if len(findings.utilisation) > 1 or findings.system is None or not findings.system.members:
+        return ""
+    ready = findings.system.members[0].states.ready
+    if ready < NO_CORE:
+        return ""
+    return (
+        f"Your training thread was ready to run, but without a core, {percent(ready)} of the time; all times "
+        "include that."
+    )
 
 
 def machine_parts(findings: Findings) -> list[str]:
