@@ -109,6 +109,12 @@ LEAVE_ALONE = [
     "for i in x:\n    y = b.sample()  # hot torchrl",
     "for i in x:\n    trainer.train()  # hot trainer",
     "for i in x:\n    j = [k for k, s in enumerate(nexts) if s is not None]  # hot",
+    # layers
+    "for i, (block, past) in enumerate(zip(self.h, pasts)):  # hot\n"
+    "    x, present = block(x, past, mask[i])[:2]\n    seen = seen + (x,)\n"
+    "    for k, v in self.device_map.items():\n        if i == v[-1] and 'cuda:' + str(k) != last:\n"
+    "            x = x.to('cuda:' + str(k + 1))",
+    "for i in range(n):  # hot\n    x = layers[i](x)\n    if done[i]:\n        total = total + 1",
     # the numbers of one observation
     "def observe(self):\n    o = [self.x, self.y, self.vx]\n    o = np.array(o) / 10  # hot\n    return o",
     "def observe(self):\n    return np.array([self.x, self.y, -self.vx, 0.5])  # hot",

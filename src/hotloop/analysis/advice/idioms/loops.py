@@ -468,6 +468,8 @@ def elementwise_loop(spot: Spot) -> Match | None:
         return None
     if _tells_others(spot, loop):
         return None  # a heap or an agent takes its items one by one
+    if _calls_its_items(loop, names):
+        return None  # layers of a network, each of which gets what the one before made
     if _needs_what_it_changed(loop, names):
         return None  # array expressions would give other results: tables are learnt one entry at a time
     return Match(
@@ -485,6 +487,19 @@ def elementwise_loop(spot: Spot) -> Match | None:
         safety="rounding",
         takes="all",
     )
+
+
+def _calls_its_items(loop: ast.For, names: set[str]) -> bool:
+    """`for layer in layers: x = layer(x)`, `for i in range(n): x = layers[i](x)`."""
+    for node in ast.walk(loop):
+        called = node.func if isinstance(node, ast.Call) else None
+        if isinstance(called, ast.Attribute) and called.attr == "forward":
+            called = called.value
+        if isinstance(called, ast.Subscript):
+            called = called.slice
+        if isinstance(called, ast.Name) and called.id in names:
+            return True
+    return False
 
 
 @idiom
