@@ -54,6 +54,8 @@ def test_without_env_steps_on_both_sides_shares_of_the_wall_are_shown() -> None:
     x = next(row for row in found.rows if row.name == "x")
     assert x.a_per is None and x.b_per == pytest.approx(0.5)
     assert x.ratio is None and x.a_calls is None
+    (steps,) = [line.split() for line in diff_text(found).splitlines() if line.startswith("env steps  ")]
+    assert steps[-1] == "-"  # none reported is not 0
 
 
 def test_different_work_is_reported_before_times() -> None:

@@ -71,8 +71,8 @@ def _number(value: float) -> str:
 def _whole(a: DiffSide, b: DiffSide, width: int) -> list[str]:
     rows = [
         ("wall time", duration(a.wall_ns), duration(b.wall_ns)),
-        ("env steps", count(a.env_steps), count(b.env_steps)),
-        ("updates", count(a.updates), count(b.updates)),
+        ("env steps", count(a.env_steps or None), count(b.env_steps or None)),
+        ("updates", count(a.updates or None), count(b.updates or None)),
         ("env steps/s", _rate(a.env_steps_per_s), _rate(b.env_steps_per_s)),
         ("wall time per env step", duration(a.wall_per_env_step_ns), duration(b.wall_per_env_step_ns)),
     ]
