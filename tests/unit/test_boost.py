@@ -15,6 +15,7 @@ import linecache
 import textwrap
 import weakref
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from torch import nn
 import hotloop
 from hotloop._util.errors import HotloopError
 from hotloop.analysis.advice.learner import BOOSTABLE, BOOSTED_CLASSES
+from hotloop.analysis.explain import explain
 from hotloop.boost import active, background, bootstrap, install, maskable_ppo, on_policy
 from hotloop.boost import on_policy_kernels as kernels
 from hotloop.boost.audit import EVERY, FIRST, Audits
@@ -50,6 +52,7 @@ from hotloop.instrument.patch import Patch, Patches
 from hotloop.instrument.torch import _recorded_step
 from hotloop.rl.envs.compiled import NotCompiledError, kernel, only_from_cache
 from hotloop.rl.envs.kernel_cache import KernelCache
+from hotloop.testing.planted import small_ppo_of_stable_baselines3
 from hotloop.workflows.project_settings import load_settings, patches_to_keep, save_patches_to_keep
 from tests.boost_models import BOX, STATE_CHANGES, Result, assert_same, boosting, learn, make_model
 
@@ -1080,3 +1083,21 @@ def test_show_describes_parts_of_plain_torch() -> None:
         found, boosted=None, reason="it has a LayerNorm", gradient_steps=0, calls=0, left={}
     )
     assert about(left) == ["hotloop boost: Sequential ran unboosted: it has a LayerNorm"]
+
+
+@pytest.mark.parametrize(
+    ("fact", "found"),
+    [
+        ({}, True),
+        ({"action_space": "Discrete"}, True),
+        ({"action_space": "MultiBinary"}, False),
+        ({"use_sde": "True"}, False),
+    ],
+)
+def test_no_report_recommends_what_boost_would_refuse(fact: dict[str, str], found: bool) -> None:
+    capture, _ = small_ppo_of_stable_baselines3()
+    (library,) = capture.facts["libraries"]
+    model = library["models"][0] | fact
+    facts = {**capture.facts, "libraries": [{**library, "models": [model]}]}
+    names = {one.name for one in explain(replace(capture, facts=facts)).recommendations}
+    assert ("boost" in names) is found

@@ -49,6 +49,8 @@ class LibraryModel(TypedDict):
     policy: str
     features_extractor: str
     device: str
+    action_space: NotRequired[str]  # since 0.2, as the next one
+    use_sde: NotRequired[str]
 
 
 class BoostedModel(TypedDict):

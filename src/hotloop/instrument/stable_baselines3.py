@@ -134,6 +134,8 @@ def _note_model(model: Any) -> None:
         "policy": type(model.policy).__name__,
         "features_extractor": type(getattr(model.policy, "features_extractor", None)).__name__,
         "device": str(model.device.type),
+        "action_space": type(model.action_space).__name__,
+        "use_sde": str(bool(getattr(model, "use_sde", False))),
     }
     actor = getattr(model.policy, "actor", None) or getattr(model.policy, "q_net", None)
     if actor is not None:  # of off-policy algorithms, which have one for each network

@@ -32,6 +32,7 @@ OF_TENSORS = frozenset(
     | {"mean", "clamp", "clip", "items", "keys", "values", "long", "append", "pop"}
 )
 OWN = (ast.List, ast.ListComp, ast.Dict, ast.DictComp, ast.Set)
+FILLING = frozenset({"append", "extend", "insert", "add", "update", "setdefault"})
 MAKE_OWN = frozenset({"list", "dict", "deque", "defaultdict", "set"})
 SHOWN = frozenset({"print", "info", "debug", "warning", "add_scalar", "set_postfix"})
 LEAST_THROUGH = 0.05  # of training, in backward passes through a network that nobody trains
@@ -367,8 +368,38 @@ def returns_plain(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
             for target in n.targets:
                 if isinstance(target, ast.Name):
                     assigned.setdefault(target.id, []).append(n.value)
+    for name, values in filled_containers(node).items():  # `actions = {}`, with actions for each agent
+        if name in assigned and all(map(_is_empty, assigned[name])):
+            assigned[name] = values
     own = {arg.arg for arg in ast.walk(node) if isinstance(arg, ast.arg)} - assigned.keys()
     return all(value is not None and _is_plain(value, assigned, own) for value in returned)
+
+
+def filled_containers(node: ast.AST) -> dict[str, list[ast.expr]]:
+    """What is stored in containers, by their names: `actions[agent] = a`, `actions.append(a)`."""
+    found: dict[str, list[ast.expr]] = {}
+    for n in ast.walk(node):
+        if isinstance(n, ast.Assign):
+            for target in n.targets:
+                if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+                    found.setdefault(target.value.id, []).append(n.value)
+        elif (
+            isinstance(n, ast.Call)
+            and isinstance(n.func, ast.Attribute)
+            and n.func.attr in FILLING
+            and isinstance(n.func.value, ast.Name)
+        ):
+            found.setdefault(n.func.value.id, []).extend(n.args)
+    return found
+
+
+def _is_empty(value: ast.expr) -> bool:
+    """`{}`, `[]`, `dict()`, `list()`"""
+    if isinstance(value, ast.Dict):
+        return not value.keys
+    if isinstance(value, ast.Call):
+        return dotted(value.func) in ("dict", "list") and not value.args and not value.keywords
+    return isinstance(value, ast.List) and not value.elts
 
 
 def _is_plain(
@@ -379,6 +410,9 @@ def _is_plain(
         return bool(value.elts) and all(_is_plain(e, assigned, own, seen) for e in value.elts)
     if isinstance(value, ast.Constant):
         return True
+    if isinstance(value, ast.ListComp | ast.DictComp):
+        made_of = value.elt if isinstance(value, ast.ListComp) else value.value
+        return _is_plain(made_of, assigned, own, seen)
     if isinstance(value, ast.Subscript):
         return _is_plain(value.value, assigned, own, seen)
     if isinstance(value, ast.BinOp):  # noise, added: `action + self.sigma * rng.normal(size=2)`

@@ -32,6 +32,7 @@ BOOSTABLE = {
     "stable_baselines3.td3.td3.TD3": (0.35, 0.85),
     "stable_baselines3.ddpg.ddpg.DDPG": (0.35, 0.85),
 }
+BOOSTED_ACTIONS = ("Box", "Discrete", "MultiDiscrete")
 LEAST_BOOSTED_SHARE = 0.1
 # The same for scripts of plain torch, by region; measured with benchmarks/programs/single_file_*.py, recorded
 # with and without. The backward pass of the loss stays torch's. Distributions are known by sampled lines.
@@ -66,6 +67,8 @@ def boost(run: RunView) -> Recommendation | None:
         model["algorithm"] in BOOSTABLE
         and model["features_extractor"] == "FlattenExtractor"
         and model["device"] == "cpu"
+        and model.get("action_space", "Box") in BOOSTED_ACTIONS
+        and model.get("use_sde") != "True"
         for model in models
     ):
         return None
