@@ -138,7 +138,7 @@ def explain_without_advice(
     ranked = bottlenecks(everything, driver.flat, driver.spans, others_may_hold_it_up=held_up)
     if model is None and recorded.messages:
         model = WhatIfs(recorded)
-    if model is not None and model.replays:
+    if model is not None and model.replays and not model.is_alone:
         ranked = with_replayed_gains(ranked, model)
     grown, no_growth = growing.growth(driver.work)
     forecast, no_forecast = None, ""
