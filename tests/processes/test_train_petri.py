@@ -210,7 +210,8 @@ def test_the_functions_of_both_modes_are_written(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = ["train", "petri", *SMALL, "--detailed", "--batches", "1", "--learner", "torch"]
-    assert main([*words, "--no-turbo"]) == 0
+    assert main([*words, "--no-turbo", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["files"] == ["profile_training_turbo_off.txt"]
     off = (tmp_path / "profile_training_turbo_off.txt").read_text()
     assert "percall" in off and "was called by" in off and "called..." in off
     assert "(_act)" in off and "List reduced from" in off and "to 50" in off

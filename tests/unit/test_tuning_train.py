@@ -54,6 +54,21 @@ def test_a_preset_replaces_the_defaults(words: tuple[str, ...], expected: dict[s
     assert given.chosen.messages[0].startswith("preset ")
 
 
+def test_messages_leave_out_what_flags_decide(tmp_path: Path) -> None:
+    (tmp_path / "shop.txt").write_text("1 1\n0 5\n")
+    for words in (
+        ["petri", "--net", str(tmp_path / "shop.txt"), "--total-timesteps", "64"],
+        ["mario", "--total-timesteps=64"],
+        ["petri", "--preset", "quick", "--total-timesteps", "64"],
+    ):
+        [said, *_] = read(words).chosen.messages
+        assert "total_timesteps" not in said and "=" in said
+        [said, *_] = read(
+            [word for word in words if "64" not in word and "steps" not in word]
+        ).chosen.messages
+        assert "total_timesteps=" in said
+
+
 def test_a_preset_names_the_settings_it_could_not_apply() -> None:
     said = " ".join(arguments("petri", "--preset", "many-cores").chosen.messages)
     assert "n_envs=8 instead of 12" in said and "demonstration_workers=12" in said

@@ -18,12 +18,13 @@ from hotloop.report.batch_breakdown import (
     totals_text,
 )
 from hotloop.report.series_text import comparison_json, comparison_text
-from hotloop.report.to_json import plain, strict_json
+from hotloop.report.to_json import json_object, plain, strict_json
 from hotloop.workflows.experiments import Progress, exit_code_of
 from hotloop.workflows.train import Recording, train
 from hotloop.workflows.train_petri import (
     OFF,
     ON,
+    REPORTS,
     Request,
     TurboComparison,
     breakdown_of,
@@ -54,6 +55,8 @@ def run(config: Any, request: Request, profiling: Profiling, again: Callable[[Pa
         difference = write_functions(config, request.compare, note)
         if difference:
             (note if profiling.json else print)(f"\n{difference}")
+        elif profiling.json and not request.breakdown:  # which has printed an object
+            print(strict_json(json_object("functions", {"files": [str(REPORTS[config.turbo])]})))
     return code
 
 

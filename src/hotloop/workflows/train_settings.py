@@ -183,13 +183,13 @@ def choose(
     if preset_name == AUTO:
         return settings_for_this_machine(workload, stage, given)
     if preset_name is not None:
-        return preset_settings(workload, config, preset_name)
+        return preset_settings(workload, config, preset_name, given)
     if tuned:
         return tuned_settings(workload, semantic, stage)
     if workload in DEFAULT_PRESETS and by_command and given <= LEAVE_THE_PRESET:
-        return preset_settings(workload, config, DEFAULT_PRESETS[workload])
+        return preset_settings(workload, config, DEFAULT_PRESETS[workload], given)
     if workload == "petri" and net is not None and given <= LEAVE_THE_JOB_SHOP:
-        return job_shop_settings(dataclasses.replace(config, net=Path(net), instance=instance or ""))
+        return job_shop_settings(dataclasses.replace(config, net=Path(net), instance=instance or ""), given)
     return NOTHING_CHOSEN
 
 
@@ -202,8 +202,11 @@ def messages_before_training(workload: str, chosen: Chosen, config: Any) -> tupl
 # ---- job shops
 
 
-def job_shop_settings(config: Any) -> Chosen:
-    """Settings for the job shop in petri's file; none for other nets and for a file that cannot be read."""
+def job_shop_settings(config: Any, given: frozenset[str] = frozenset()) -> Chosen:
+    """Settings for the job shop in petri's file; none for other nets and for a file that cannot be read.
+
+    The message leaves out what the flags `given` decide.
+    """
     from hotloop.rl.workloads import petri
 
     if not petri.is_job_shop(config):
@@ -212,7 +215,7 @@ def job_shop_settings(config: Any) -> Chosen:
         found = petri.job_shop_settings(config)
     except HotloopError:  # said by the check of the settings
         return NOTHING_CHOSEN
-    shown = {name: value for name, value in found.items() if value is not True}
+    shown = _not_given({name: value for name, value in found.items() if value is not True}, given)
     return Chosen(found, (f"job shop: {_words(shown)}, learning rate and entropy bonus annealed",))
 
 
@@ -283,16 +286,24 @@ def settings_for_this_machine(
     return Chosen(found, tuple(messages))
 
 
-def preset_settings(workload: str, config: Any, preset_name: str) -> Chosen:
-    """The values of a preset as settings of a workload."""
+def _not_given(found: dict[str, Any], given: frozenset[str]) -> dict[str, Any]:
+    """The settings that no flag among `given` decides."""
+    return {name: value for name, value in found.items() if f"--{name.replace('_', '-')}" not in given}
+
+
+def preset_settings(
+    workload: str, config: Any, preset_name: str, given: frozenset[str] = frozenset()
+) -> Chosen:
+    """The values of a preset as settings of a workload; messages leave out what the flags `given` decide."""
     own = OWN_PRESETS.get(workload, {}).get(preset_name)
     if own is not None:
         shown = {
             name: value
-            for name, value in own.items()
+            for name, value in _not_given(own, given).items()
             if name in ("algo", "encoder", "size", "batch_size", "total_timesteps")
         }
-        return Chosen(dict(own), (f"preset {preset_name}: {_words(shown)} and {len(own) - len(shown)} more",))
+        more = len(_not_given(own, given)) - len(shown)
+        return Chosen(dict(own), (f"preset {preset_name}: {_words(shown)} and {more} more",))
     if preset_name == "full":
         raise HotloopError(f"preset 'full' is for mario; {workload} has full size by default.")
     if preset_name not in PRESETS:
@@ -316,7 +327,7 @@ def preset_settings(workload: str, config: Any, preset_name: str) -> Chosen:
         found |= {"n_envs": fitting, "n_steps": config.samples // fitting}
     messages.insert(
         0,
-        f"preset {preset_name}: {_words(found)}"
+        f"preset {preset_name}: {_words(_not_given(found, given)) or 'flags decide all of it'}"
         if found
         else f"preset {preset_name} has no setting of {workload}",
     )
