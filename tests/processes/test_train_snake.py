@@ -195,6 +195,9 @@ def test_sanity_figures_are_compared_with_the_expected_range() -> None:
     assert sanity_figures(1000, 10).endswith("100 steps per episode, within the expected 50 to 200")
     assert "below" in sanity_figures(100, 10) and "above" in sanity_figures(10_000, 10)
     assert "no episode finished" in sanity_figures(100, 0)
+    early = sanity_figures(1280, 2, n_envs=256)
+    assert "640 steps per episode with those of up to 256 unfinished games, too early to compare" in early
+    assert sanity_figures(25_600, 256, n_envs=256).endswith("within the expected 50 to 200")
 
 
 def test_the_progress_line_counts_episodes() -> None:

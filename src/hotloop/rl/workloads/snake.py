@@ -242,7 +242,7 @@ def run(config: Snake, note: Note | None = None, quiet: bool = False) -> Outcome
         progress(episode_return=checked.mean_return)
         remarks = (*remarks, f"learning check: {checked}")
     outcome = _train_with_sb3(config) if config.trainer == "sb3" else _train(config, note, quiet)
-    figures = sanity_figures(outcome.env_steps, outcome.episodes)
+    figures = sanity_figures(outcome.env_steps, outcome.episodes, config.n_envs)
     return dataclasses.replace(outcome, remarks=(figures, *remarks, *outcome.remarks))
 
 
@@ -462,13 +462,21 @@ def evaluate(
 # ---- what the outcome says
 
 
-def sanity_figures(env_steps: int, episodes: int) -> str:
-    """Env steps, episodes and steps per episode, against what an agent that plays should need."""
+def sanity_figures(env_steps: int, episodes: int, n_envs: int = 1) -> str:
+    """Env steps, episodes and steps per episode, against what an agent that plays should need.
+
+    The steps include those of the games under way, one for each env, which count only beside many episodes.
+    """
     low, high = EXPECTED_EPISODE_STEPS
     work = f"{env_steps:,} env steps in {episodes:,} episodes"
     if not episodes:
         return f"{work}: no episode finished, so steps per episode are unknown"
     mean = env_steps / episodes
+    if episodes < n_envs:
+        return (
+            f"{work}: {mean:.0f} steps per episode with those of up to {n_envs:,} unfinished games, too "
+            f"early to compare with the expected {low} to {high}"
+        )
     where = "below" if mean < low else "above" if mean > high else "within"
     return f"{work}: {mean:.0f} steps per episode, {where} the expected {low} to {high}"
 
