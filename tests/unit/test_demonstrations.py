@@ -279,7 +279,7 @@ def test_a_closed_pipe_does_not_end_a_stage() -> None:
 def test_the_split_adds_up_and_is_listed_largest_first() -> None:
     parts = split({"disk": 1.0, "simulation": 6.0}, 8.0)
     assert parts == {"disk": 1.0, "simulation": 6.0, "other": 1.0}
-    report = StageReport("demos", "2 episodes", 4.0, parts, 8.0, "time of 2 workers", ("said",))
+    report = StageReport("demos", "2 episodes", 4.0, parts, 8.0, "time of 2 workers", ("said",), 90.0)
     assert report_lines(report) == [
         "demos: 2 episodes",
         "  time of 2 workers: simulation 75.0 %, disk 12.5 %, other 12.5 %",

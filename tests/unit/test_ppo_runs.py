@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from hotloop._util.errors import HotloopError
+from hotloop._util.units import counted
 from hotloop.rl.train import runs
 from hotloop.rl.train.ppo import PPOConfig, PPOResult, train
 from hotloop.rl.train.runs import (
@@ -319,7 +320,7 @@ def test_threads_are_measured_where_a_gradient_step_takes_long(
         torch.set_num_threads(1)
         found = runs.choose_threads(lambda left=left: left.pop(0), quiet=False)  # type: ignore[misc]
         assert found == min(times) and torch.get_num_threads() == threads
-        assert f"torch uses {threads} thread(s)" in capsys.readouterr().err
+        assert f"torch uses {counted(threads, 'thread')} (" in capsys.readouterr().err
     torch.set_num_threads(before)
 
 

@@ -39,8 +39,10 @@ def show(mode: str, given: argparse.Namespace) -> None:
     play(mode == "on", given.envs, given.envs, given.wafers, given.seed)  # compiles
     with tempfile.TemporaryDirectory() as folder:
         hotloop.start(f"{folder}/turbo-{mode}")
-        play(mode == "on", given.steps, given.envs, given.wafers, given.seed)
-        hotloop.stop()
+        try:
+            play(mode == "on", given.steps, given.envs, given.wafers, given.seed)
+        finally:  # before its folder is removed
+            hotloop.stop()
         print(f"turbo {mode}, {given.steps} env steps", flush=True)
         print(hotloop.summary(), "\n", flush=True)
 

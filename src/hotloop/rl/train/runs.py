@@ -38,7 +38,7 @@ from hotloop._util.conform import Misfit, conform
 from hotloop._util.errors import FileError, HotloopError
 from hotloop._util.files import remove_unfinished, replacing
 from hotloop._util.read_files import Reader
-from hotloop._util.units import count, duration
+from hotloop._util.units import count, counted, duration
 from hotloop.machine.facts import cores_granted, memory_bytes
 
 Arrays = dict[str, NDArray[Any]]
@@ -521,8 +521,8 @@ def choose_threads(time_ms: Callable[[], float], quiet: bool) -> float:
         torch.set_num_threads(1)
     if not quiet:
         print(
-            f"hotloop: torch uses {torch.get_num_threads()} thread(s) (one gradient step: {one_ms:.3g} ms "
-            f"with 1, {all_ms:.3g} ms with {cores})",
+            f"hotloop: torch uses {counted(torch.get_num_threads(), 'thread')} (one gradient step: "
+            f"{one_ms:.3g} ms with 1, {all_ms:.3g} ms with {cores})",
             file=sys.stderr,
         )
     return min(one_ms, all_ms)

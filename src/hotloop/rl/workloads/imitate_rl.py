@@ -160,7 +160,7 @@ def _report(config: Imitate, done: RLResult, before: Laps | None, after: Laps | 
     if before is not None and after is not None:
         remarks.append(f"before: {before.summary}")
     if after is not None:
-        remarks.append(f"after:  {after.summary}")
+        remarks.append(f"after: {after.summary}")
     if done.best_at_step is not None and done.stopped_by is None:
         last, best = done.evaluations[-1][1], max(found for _, found in done.evaluations)
         remarks.append(
