@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from hotloop.analysis.explain import explain_without_advice
 from hotloop.analysis.findings import Findings
 from hotloop.analysis.growth import Stretch, WorkWindows, decompose, forecast, growth, log_mean
+from hotloop.analysis.phases import long_rounds
 from hotloop.analysis.windows import Spans
 from hotloop.testing.captures import Spec, make_capture
 
@@ -299,6 +301,17 @@ def test_long_rounds_of_collecting_and_learning_are_compared_as_a_whole(count: f
     found, _ = growth(rounds(count))
     assert found is not None and found.excess == pytest.approx(1.0)
     assert [factor.ratio for factor in found.factors] == pytest.approx([1.0, 1.0])
+
+
+def test_a_trickle_of_steps_while_learning_is_no_collecting() -> None:
+    """Windows of RLlib's env runners reach into the learning, and their steps are spread evenly over them."""
+    made = rounds(5.2)
+    learns = made.spans.calls[:, 1] > 0
+    trickle = replace(made, env_steps=np.cumsum(np.where(learns, 2.0, 100.0)))
+    found, _ = growth(trickle)
+    assert found is not None and found.excess == pytest.approx(1.0)
+    assert made.updates is not None
+    assert long_rounds(trickle.env_steps, made.updates) == long_rounds(made.env_steps, made.updates)
 
 
 @pytest.mark.parametrize("count", [1.0, 2.5])

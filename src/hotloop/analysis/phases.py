@@ -37,6 +37,7 @@ DOMINANT = 0.8  # share of the second half of a run whose lines stand for traini
 LEAST_SAMPLES = 10  # in the second half
 FEW = 0.02  # share of the work after which nothing but shutdown is left
 NOTABLE = 0.1  # share of a window spent preparing, or ending, that makes it part of warm-up, or shutdown
+FEW_STEPS = 0.2  # times the mean of windows since learning began
 
 Floats = NDArray[np.float64]
 
@@ -191,9 +192,13 @@ def cycle_bounds(done: dict[str, Floats], first: int, last: int) -> list[int]:
 def long_rounds(env_steps: Floats, updates: Floats) -> list[int] | None:
     """Windows at which rounds of learning begin, for a run that collects for long and then learns for long.
 
-    None if most windows with updates also have env steps, or there are no updates.
+    None if most windows with updates also have env steps, or there are no updates. Windows with far fewer
+    than the others collect nothing: steps of other processes are spread evenly over windows of theirs, which
+    may reach into the learning.
     """
-    collected, learned = (np.diff(done, prepend=0.0) > 0 for done in (env_steps, updates))
+    steps, learned = np.diff(env_steps, prepend=0.0), np.diff(updates, prepend=0.0) > 0
+    since = int(np.argmax(learned))  # random steps come before
+    collected = steps > FEW_STEPS * float(np.mean(steps[since:]))
     if not learned.any() or float(np.mean(collected[learned])) > 0.5:
         return None
     # An update may take longer than a window, so a window without one is no sign of another round.
