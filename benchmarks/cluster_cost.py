@@ -12,7 +12,8 @@ workers, ours included, over a fixed number of rounds of training, from ten seco
 starts the job twice, plain and recorded, and both take turns of a second, so that what else the machine does
 meets both alike. The job is started again and again: where its processes lie in memory makes each of them a
 little faster or slower, so that the starts, not the turns, give the interval. What can be counted is counted:
-CPU time of our actor on the other node and of our thread in the driver.
+CPU time of our actor on the other node and of our thread in the driver. With `--alone`, the same work is
+done in one process without Ray: what recording costs there is not the cluster's.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from hotloop.analysis.rank_intervals import hodges_lehmann, signed_rank_interval
 from hotloop.workflows.run import recording_environment
 
 HERE = Path(__file__).parent
+WARM_UP_S = 12.0  # of each job: its start, and everything is imported and running
 SMALL: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20}
 
 
@@ -62,18 +64,20 @@ def change(pairs: list[dict[str, dict[str, float]]], name: str) -> str:
 class Job:
     """One running job that trains when asked."""
 
-    def __init__(self, capture: Path | None):
+    def __init__(self, capture: Path | None, how: str):
         environment = dict(os.environ)
         if capture is not None:
             environment = recording_environment(capture, environment)
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "programs/ray_job.py"), "turns", str(os.getpid())],
+            [sys.executable, str(HERE / "programs/ray_job.py"), how, str(os.getpid())],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.turn(3)
+        begin_s = time.monotonic()
+        while time.monotonic() - begin_s < WARM_UP_S:
+            self.turn(1)
 
     def turn(self, rounds: int) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -91,13 +95,14 @@ class Job:
         time.sleep(2.0)  # Ray ends the job's workers
 
 
-def by_turns(turns: int, starts: int, rounds: int, place: Path) -> None:
+def by_turns(how: str, turns: int, starts: int, rounds: int, place: Path) -> None:
     """Print how much more CPU time a recorded job takes, from jobs that take turns."""
     chance = random.Random(0)
     changes, parts = [], []
+    by_process: list[Any] = []
     for start in range(starts):
         folders = {"plain": None, "recorded": place / f"turns{start}"}
-        jobs = {kind: Job(folders[kind]) for kind in chance.sample(sorted(folders), 2)}
+        jobs = {kind: Job(folders[kind], how) for kind in chance.sample(sorted(folders), 2)}
         logs = []
         for _ in range(turns):
             made = {kind: jobs[kind].turn(rounds) for kind in chance.sample(sorted(jobs), 2)}
@@ -105,6 +110,8 @@ def by_turns(turns: int, starts: int, rounds: int, place: Path) -> None:
             logs.append(np.log(spent["recorded"]) - np.log(spent["plain"]))
             ours = made["recorded"]
             actor = sum(ours["cpu_s"][3:])
+            both = zip(ours["cpu_s"], made["plain"]["cpu_s"], strict=False)
+            by_process.append([np.log(mine / plain) for mine, plain in both])
             parts.append((spent["plain"], made["plain"]["wall_s"], ours["wall_s"], actor, ours["thread_s"]))
         for job in jobs.values():
             job.end()
@@ -114,9 +121,11 @@ def by_turns(turns: int, starts: int, rounds: int, place: Path) -> None:
     low, high = np.expm1(signed_rank_interval(np.array(changes), 0.05) or (np.nan, np.nan))
     middle = np.expm1(hodges_lehmann(np.array(changes)))
     plain, plain_wall, wall, actor, thread = np.array(parts).sum(axis=0)
+    each = ", ".join(f"{100 * np.expm1(middle):+.2f} %" for middle in np.median(by_process, axis=0))
     print(
         f"{starts} starts, {turns} turns of {rounds} rounds each, load {os.getloadavg()[0]:.1f}:\n"
         f"  recorded {100 * middle:+.2f} % CPU time [{100 * low:+.2f}, {100 * high:+.2f}], 95 %, by starts\n"
+        f"  of which driver and actors: {each}, medians of turns\n"
         f"  the plain job uses {plain / plain_wall:.2f} cores\n"
         f"  our actor {1000 * actor / wall:.1f} ms/s, {100 * actor / plain:.2f} % of the job; "
         f"our thread {1000 * thread / wall:.1f} ms/s, {100 * thread / plain:.2f} %"
@@ -135,12 +144,17 @@ def main() -> None:
         "--parts", action="store_true", help="a job that does nothing, and one round over the nodes"
     )
     parser.add_argument("--turns", type=int, default=0, help="of two jobs, for each start")
+    parser.add_argument("--alone", action="store_true", help="with --turns: in one process without Ray")
     parser.add_argument("--starts", type=int, default=8)
     parser.add_argument("--turn-rounds", type=int, default=3)
     options = parser.parse_args()
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # 127.0.0.1
     os.environ.setdefault("RAY_worker_niceness", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if options.alone:
+        with tempfile.TemporaryDirectory() as place:
+            by_turns("alone", options.turns, options.starts, options.turn_rounds, Path(place))
+        return
     from ray.cluster_utils import Cluster
 
     pairs: list[dict[str, dict[str, float]]] = []
@@ -155,7 +169,7 @@ def main() -> None:
             os.environ["RAY_ADDRESS"] = cluster.address
             run(2, None)  # loads everything from disk
             if options.turns:
-                by_turns(options.turns, options.starts, options.turn_rounds, here)
+                by_turns("turns", options.turns, options.starts, options.turn_rounds, here)
                 return
             if options.parts:
                 for kind, capture in (("plain", None), ("recorded", here / "capture")):

@@ -4,7 +4,8 @@ Run: python ray_job.py ROUNDS ROOT_PID, with RAY_ADDRESS set; that process has s
 CPU time that the driver and all workers used while the job trained. With 0 rounds, it prints what they use
 while they do nothing and, if it is recorded, what the parts of one round of hotloop over the nodes cost.
 With `turns` for ROUNDS, it reads a number of rounds from each line of its input, makes them and prints the
-CPU time of its own processes and the wall time, in seconds.
+CPU time of its own processes and the wall time, in seconds. With `alone`, it does so in one process
+without Ray.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -145,9 +147,15 @@ def own_workers(root: int, handles: list[Any]) -> list[int]:
 
 
 def main() -> None:
-    rounds, root = 0 if sys.argv[1] == "turns" else int(sys.argv[1]), int(sys.argv[2])
+    rounds, root = 0 if sys.argv[1] in ("turns", "alone") else int(sys.argv[1]), int(sys.argv[2])
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    if sys.argv[1] == "alone":
+        policy = network()
+        adam = torch.optim.Adam(policy.parameters(), lr=1e-3)
+        here = [Runner(number) for number in range(2)]
+        take_turns([os.getpid()], lambda: [one.sample(policy.state_dict()) for one in here], policy, adam)
+        return
     if "hotloop.instrument.ray_driver" in sys.modules or os.environ.get("HOTLOOP_RUN"):
         from hotloop.instrument import ray_driver
 
@@ -160,7 +168,9 @@ def main() -> None:
     policy = network()
     optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
     if sys.argv[1] == "turns":
-        take_turns(root, runners, policy, optimizer)
+        pids = own_workers(root, runners)
+        take_turns(pids, lambda: samples(runners, policy), policy, optimizer)
+        ray.shutdown()
         return
     if not rounds:
         ray.get([one.sample.remote(policy.state_dict()) for one in runners])
@@ -183,15 +193,20 @@ def main() -> None:
         if left < 0 and time.monotonic() - begin_s > WARM_UP_S:  # everything is imported and running
             before, left, begin_s = cpu_s(root), rounds, time.monotonic()
         left -= left > 0
-        train(runners, policy, optimizer)
+        learn(samples(runners, policy), policy, optimizer)
     print(json.dumps({"train_cpu_s": cpu_s(root) - before, "train_wall_s": time.monotonic() - begin_s}))
     ray.shutdown()
 
 
-def train(runners: list[Any], policy: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """One round."""
+def samples(runners: list[Any], policy: torch.nn.Module) -> list[Any]:
     weights = ray.put(policy.state_dict())
-    for observations, actions, rewards in ray.get([one.sample.remote(weights) for one in runners]):
+    found: list[Any] = ray.get([one.sample.remote(weights) for one in runners])
+    return found
+
+
+def learn(made: list[Any], policy: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """The updates of one round."""
+    for observations, actions, rewards in made:
         rows = torch.from_numpy(observations), torch.from_numpy(actions), torch.from_numpy(rewards)
         for _ in range(EPOCHS):
             for at in range(0, STEPS, BATCH):
@@ -204,21 +219,19 @@ def train(runners: list[Any], policy: torch.nn.Module, optimizer: torch.optim.Op
 
 
 def take_turns(
-    root: int, runners: list[Any], policy: torch.nn.Module, optimizer: torch.optim.Optimizer
+    pids: list[int], sample: Callable[[], list[Any]], policy: torch.nn.Module, adam: torch.optim.Optimizer
 ) -> None:
     """Train when asked."""
-    pids = own_workers(root, runners)
     for line in sys.stdin:
         before, begin_s = [process_cpu_s(pid) for pid in pids], time.monotonic()
         thread_s = own_thread_s()
         for _ in range(int(line)):
-            train(runners, policy, optimizer)
+            learn(sample(), policy, adam)
         wall_s = time.monotonic() - begin_s
         used = [process_cpu_s(pid) - then for pid, then in zip(pids, before, strict=True)]
         print(
             json.dumps({"cpu_s": used, "wall_s": wall_s, "thread_s": own_thread_s() - thread_s}), flush=True
         )
-    ray.shutdown()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from hotloop.analysis.ray_waits import wait_sentences
 from hotloop.analysis.system import Member, Role
 from hotloop.capture.model import Capture, Node
 from hotloop.capture.nodes import node_of
+from hotloop.capture.region_names import RAY_TASK
 
 LEAST_SPREAD = 0.05  # of their time, between the busiest and the least busy member of a role
 MOST_NODES = 6  # in a sentence
@@ -23,7 +24,7 @@ def describe_cluster(
     if not capture.nodes:
         return []
     found = [_nodes(capture)] if len(capture.nodes) > 1 else []
-    found += [text for role in roles if role.works and (text := _spread(role, members))]
+    found += [text for role in roles if role.works and (text := _spread(capture, role, members))]
     return [*found, *_bytes(capture, training_ns), *_network(capture), *wait_sentences(capture)]
 
 
@@ -54,7 +55,7 @@ def _nodes(capture: Capture) -> str:
     return f"{len(capture.nodes)} nodes ({'; '.join(names)}{more}). {clocks}"
 
 
-def _spread(role: Role, members: Sequence[Member]) -> str:
+def _spread(capture: Capture, role: Role, members: Sequence[Member]) -> str:
     """How much the members of a role differ in their work, and who is slowest."""
     if len(role.members) < 2:
         return ""
@@ -65,7 +66,11 @@ def _spread(role: Role, members: Sequence[Member]) -> str:
     if max(work) - min(work) >= LEAST_SPREAD:
         texts.append(f"work {percent(min(work))} to {percent(max(work))} of their time")
     middle, slowest = median(held), mine[held.index(max(held))]
-    if len(mine) > 2 and max(held) > STRAGGLES * middle > 0 and max(held) - middle >= LEAST_SPREAD:
+    in_tasks = [spent_ns for member in mine if (spent_ns := _ns_in_tasks(capture, member)) is not None]
+    if len(in_tasks) == len(mine):  # what a member did before its tasks, such as its start, is not among them
+        longest_ns = max(member.wall_ns for member in mine)
+        texts += _slowest_in_tasks(mine, in_tasks, longest_ns)
+    elif len(mine) > 2 and max(held) > STRAGGLES * middle > 0 and max(held) - middle >= LEAST_SPREAD:
         times = f"{max(held) / middle:.1f} times as much as the median"
         if slowest.states.blocked < max(held) / 2:
             texts.append(f"{slowest.name} works {times}")
@@ -80,6 +85,35 @@ def _spread(role: Role, members: Sequence[Member]) -> str:
         else f"Of the {len(mine)} {role.name}, {first}"
     )
     return f"{'; '.join([first, *rest])}."
+
+
+def _slowest_in_tasks(mine: Sequence[Member], in_tasks: Sequence[float], longest_ns: int) -> list[str]:
+    middle, most = median(in_tasks), max(in_tasks)
+    if len(mine) < 3 or not most > STRAGGLES * middle > 0 or most - middle < LEAST_SPREAD * longest_ns:
+        return []
+    name = mine[in_tasks.index(most)].name
+    return [f"{name} spent {duration(most)} in its tasks, {most / middle:.1f} times as much as the median"]
+
+
+def _ns_in_tasks(capture: Capture, member: Member) -> float | None:
+    """Time that a worker of Ray spent in tasks, without waits in them; None: it is none."""
+    if member.thread is None:
+        return None
+    tasks = [
+        node
+        for node in capture.processes[member.process].threads[member.thread].root.children
+        if node.name == RAY_TASK
+    ]
+    if not tasks:
+        return None
+    methods = (node for task in tasks for node in task.children if not node.name.endswith("__init__"))
+    return sum(map(_without_waits, methods))
+
+
+def _without_waits(node: Node) -> float:
+    if node.category == "wait":
+        return 0.0
+    return node.total_ns - sum(child.total_ns - _without_waits(child) for child in node.children)
 
 
 def _bytes(capture: Capture, training_ns: int) -> list[str]:
