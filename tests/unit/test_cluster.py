@@ -206,8 +206,8 @@ def test_stragglers_are_told_by_the_time_in_their_tasks() -> None:
     (thread,) = slow.threads
     (idle, task) = thread.root.children
     (method,) = task.children
-    wait = replace(method, name="ray_get", category="wait", total_ns=7 * 10**9, children=())
-    root = replace(thread.root, children=(idle, replace(task, children=(replace(method, children=(wait,)),))))
+    wait = replace(method, name="ray_get", category="wait", total_ns=7 * 10**9, children=[])
+    root = replace(thread.root, children=[idle, replace(task, children=[replace(method, children=[wait])])])
     waiting = replace(slow, threads=(replace(thread, root=root),))
     made = replace(waits, processes=(*waits.processes[:3], waiting, *waits.processes[4:]))
     assert not any("in its tasks" in text for text in describe_cluster(made, members, system.roles, 10**10))
