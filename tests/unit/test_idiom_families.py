@@ -188,6 +188,7 @@ FIRES = {
     "reading_files": [
         "def reset(self):\n    prices = pd.read_csv('prices.csv')  # hot",
         "for i in x:\n    opponent.load(torch.load('best.pt'))  # hot",
+        "def opponent(self):\n    net.load_state_dict(torch.load(path))  # hot",
         "def reset(self):\n    with open('map.txt') as file:  # hot\n        return file.read()",
     ],
     "writing_files": [

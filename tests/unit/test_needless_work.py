@@ -80,6 +80,17 @@ class Fleet:
             results.append(obs)
         return results
 """
+LAYER = """\
+class Layer(nn.Module):
+    def __init__(self, adj):
+        self.register_buffer("adj", adj + torch.eye(len(adj)))
+    def forward(self, x):
+        d = torch.diag(self.adj.sum(1).pow(-0.5))
+        norm = d @ self.adj @ d  # hot
+        return norm @ self.linear(x)
+    def update(self, x):
+        {update}
+"""
 GOALS = """
 class Reach(gym.Env):
     def _distance(self, a, g):
@@ -224,6 +235,7 @@ FIRES = {
         NODE.format(total="np.sum(self.counts)", select="return [self.score(c) for c in self.children]"),
     ],
     "same_every_time": [
+        LAYER.format(update="pass"),
         "class Logs(Dataset):\n    def __init__(self, rew):\n        self.rew = rew\n"
         "    def __getitem__(self, i):\n        return self.rew[i] / self.rew.std()  # hot",
         "class CMAES:\n    def ask(self):\n        for _ in range(self.lam):\n"
@@ -465,6 +477,12 @@ SILENT = {
         # a weight that an optimizer changes
         "class Policy(nn.Module):\n    def __init__(self):\n        self.std = nn.Parameter(x)\n"
         "    def entropy(self):\n        return self.std.sum()  # hot",
+        # buffers that move
+        LAYER.format(update="self.adj.lerp_(x, 0.1)"),
+        LAYER.format(update="self.adj = x"),
+        # an array that the env goes on filling
+        "def play(world, w):\n    obs = world.reset()\n    for t in range(9):\n"
+        "        hidden = np.matmul(obs, w)  # hot\n        score += world.step(hidden)",
         # what a method of another object returns
         "class Model:\n    def __init__(self, store):\n        self.store = store\n"
         "    def scale(self):\n        x = self.store.all()\n        return x.mean(0)  # hot",

@@ -175,6 +175,13 @@ FIRES = {
     ],
     "ensemble_one_by_one": [
         """
+        class Dynamics(nn.Module):
+            def __init__(self, n):
+                self.members = nn.ModuleList(Net() for _ in range(n))
+            def forward(self, x):
+                return torch.stack([member(rows) for member, rows in zip(self.members, x)])  # hot networks
+        """,
+        """
         class Critics(nn.Module):
             def __init__(self, n):
                 self.members = nn.ModuleList(Critic() for _ in range(n))
@@ -330,6 +337,9 @@ SILENT = {
         "    def forward(self, x):\n        return [q(x) for q in self.q]  # hot networks",
         # one network for many inputs
         "for o in observations:  # hot networks\n    acts.append(net(o))",
+        # branches of different widths
+        "class M:\n    def __init__(self, w):\n        self.b = nn.ModuleList(nn.Linear(k, 8) for k in w)\n"
+        "    def forward(self, x):\n        return [b(y) for b, y in zip(self.b, x)]  # hot networks",
     ],
     "added_one_by_one": [
         # a list costs nothing

@@ -224,6 +224,24 @@ def _elements_made(call: ast.Call) -> float | None:
 CONSTRUCTORS = ("__init__", "__post_init__")
 
 
+def _changed_in_place(node: ast.AST) -> set[str]:
+    """`self.mean` of `self.mean.copy_(x)` and of `self.mean.data.lerp_(x, 0.1)`."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return set()
+    method = node.func.attr
+    if not method.endswith("_") or method.endswith("__") or method == "requires_grad_":
+        return set()
+    return {".".join(dotted(node.func.value).split(".")[:2])}
+
+
+def _buffer(node: ast.AST) -> str:
+    """`adj` of `self.register_buffer("adj", ...)`."""
+    if not isinstance(node, ast.Call) or dotted(node.func) != "self.register_buffer" or not node.args:
+        return ""
+    name = node.args[0]
+    return name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else ""
+
+
 def _set_once(trees: Iterable[ast.AST]) -> set[str]:
     """`self.x` that is assigned in constructors alone, and not changed in place."""
     made, changed = set(), set()
@@ -231,6 +249,9 @@ def _set_once(trees: Iterable[ast.AST]) -> set[str]:
         functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
         for function in functions:
             for node in ast.walk(function):
+                if function.name in CONSTRUCTORS and (buffer := _buffer(node)):
+                    made.add(f"self.{buffer}")
+                changed |= _changed_in_place(node)
                 if not isinstance(node, ast.Attribute | ast.Subscript) or isinstance(node.ctx, ast.Load):
                     continue
                 plain = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)

@@ -186,7 +186,8 @@ def _goes_away(lines: LineSamples, spot: Spot, match: Match) -> set[int]:
         return set()
     if match.takes == "all":
         return set(spot.below)
-    named = {name.rpartition(".")[2] for name, _ in spot.calls()}
+    # A module or another object that the statement calls has functions of these names.
+    named = {name.rpartition(".")[2] for name, _ in spot.calls()} | {"forward", "__call__"}
     return {number for number in spot.below if _next_function(lines.paths[number], spot) not in named}
 
 

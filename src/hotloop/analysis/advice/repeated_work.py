@@ -20,6 +20,7 @@ from hotloop.analysis.advice.side_effects import (
     MODULES,
     NETWORKS,
     PURE_LIBRARIES,
+    PURE_METHODS,
     Purity,
     names_mutated,
     purity_of,
@@ -167,6 +168,33 @@ def same_every_time(spot: Spot) -> Match | None:
             library_calls=() if of_data or _is_heavy(name) else ("torch",),
             chills=False,
         )
+    return _same_product(spot)
+
+
+def _same_product(spot: Spot) -> Match | None:
+    """`d @ self.adj @ d`, where the constructor alone sets the matrices."""
+    for node in ast.walk(spot.node):
+        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.MatMult):
+            continue
+        learnt = any(
+            isinstance(n, ast.Attribute) and spot.names.of(dotted(n)) & (LEARNT | NETWORKS)
+            for n in ast.walk(node)
+        )
+        fraction = spot.fraction_in(node)
+        where = "" if learnt or spot.trains else _constant_since(spot, [node.left, node.right])
+        if not where or (fraction is not None and fraction < LEAST_FRACTION):
+            continue
+        return Match(
+            "same_every_time",
+            f"Compute `{ast.unparse(node)}` once {where}",
+            f"Its factors do not change ({where} they are fixed), so the product is the same every time.",
+            "Compute it once, keep the result (in a module: register_buffer), and use that; compute it again "
+            "only when a factor changes.",
+            (0.8, 0.97, 1.0),
+            part=None if fraction is None else node,
+            takes="own",
+            chills=False,
+        )
     return None
 
 
@@ -289,10 +317,34 @@ def _constant_since(spot: Spot, arguments: list[ast.expr]) -> str:
     loaded = {n for argument in arguments for n in names_loaded(argument)} - _modules(spot)
     changed = {n for s in simple_statements(loop) for n in names_stored(s)} | loop_targets(loop)
     changed |= {root for s in simple_statements(loop) for root in names_mutated(s, purity)}
-    changed = with_views(spot.scope, changed)
+    changed = with_views(spot.scope, changed | _parts_of_changed_objects(spot.scope, loop, purity))
     if (loaded - {"self"}) & changed or (own and _may_change(loop, own, purity)):
         return ""
     return "before the loop" if not own or loaded else ""
+
+
+def _parts_of_changed_objects(scope: ast.AST, loop: ast.stmt, purity: Purity) -> set[str]:
+    """Names of what an object returned that the loop changes: `obs = world.reset()` with `world.step(...)`.
+
+    It may be an array that the object goes on filling. Generators of random numbers keep none.
+    """
+    changed = {
+        dotted(n.func).partition(".")[0]
+        for n in ast.walk(loop)
+        if isinstance(n, ast.Call)
+        and isinstance(n.func, ast.Attribute)
+        and not DRAWS.match(n.func.attr)
+        and purity.has_effects(n)
+    }
+    return {
+        name
+        for statement in simple_statements(scope)
+        if isinstance(statement, ast.Assign)
+        for n in ast.walk(statement.value)
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)
+        if dotted(n.func).partition(".")[0] in changed - MODULES
+        for name in names_stored(statement)
+    }
 
 
 def _may_change(loop: ast.stmt, attributes: set[str], purity: Purity) -> bool:
@@ -323,7 +375,14 @@ def _modules(spot: Spot) -> frozenset[str]:
 
 def _is_fixed(spot: Spot, value: ast.AST, depth: int = 3) -> bool:
     """Whether a value is the same at every call: constants, attributes that only the constructor sets."""
+    methods = {
+        n.func
+        for n in ast.walk(value)
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and PURE_METHODS.match(n.func.attr)
+    }
     for node in ast.walk(value):
+        if node in methods:
+            continue  # `self.adjacency.sum`: what it belongs to is looked at by itself
         if isinstance(node, ast.Attribute) and dotted(node).startswith("self."):
             if not spot.names.is_set_once(dotted(node)):
                 return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 from hotloop.analysis.advice.idioms.questions import (
     TENSORS,
@@ -322,14 +323,14 @@ def stack_of_items(spot: Spot) -> Match | None:
             if _made_of_one_item(spot, given):
                 continue
             if _indexes_items(given):
-                return _item_by_item(("torchrl.data", "tensordict", "torch.utils.data"))
+                return replace(_item_by_item(("torchrl.data", "tensordict", "torch.utils.data")), part=call)
             if (
                 (isinstance(given, ast.ListComp | ast.GeneratorExp) and _only_converts(given.elt))
                 or (isinstance(given, ast.Call) and dotted(given.func) in ("list", "tuple"))
                 or (isinstance(given, ast.Name) and _built_item_by_item(spot, given.id))
                 or (spot.share >= TELLING and is_same(name, "numpy.array") and _is_all(spot, call))
             ):
-                return _item_by_item()
+                return replace(_item_by_item(), part=call)
         if name == "zip" and any(isinstance(argument, ast.Starred) for argument in call.args):
             return _item_by_item()
     return None

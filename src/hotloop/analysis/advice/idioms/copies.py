@@ -100,8 +100,8 @@ def weights_copied(spot: Spot) -> Match | None:
     call = call_of(
         spot, ".state_dict", ".load_state_dict", ".parameters_to_vector", ".set_parameters", ".get_parameters"
     )
-    if is_loop(spot) or call is None:
-        return None
+    if is_loop(spot) or call is None or call_of(spot, "torch.load"):
+        return None  # reading the file is the larger part
     return Match(
         "weights_copied",
         "Copy weights less often, or in place",

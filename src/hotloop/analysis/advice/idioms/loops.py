@@ -123,11 +123,11 @@ def ensemble_one_by_one(spot: Spot) -> Match | None:
             for c in comprehensions(spot.node)
         ]
     for target, iterated, body in loops:
-        owner = dotted(iterated)
-        if "ModuleList" not in spot.names.of(owner) or _members(spot, owner) == 2:
+        owner, member, with_rows = _members_of_loop(spot, target, iterated)
+        if not member or _members(spot, owner) == 2 or (with_rows and not _are_alike(spot, owner)):
             continue
-        names = {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
-        calls = [n for n in ast.walk(body) if isinstance(n, ast.Call) and dotted(n.func) in names]
+        names = {member} if with_rows else {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+        calls = [n for n in ast.walk(body) if isinstance(n, ast.Call) and dotted(n.func) == member]
         shared = [
             c
             for c in calls
@@ -138,7 +138,7 @@ def ensemble_one_by_one(spot: Spot) -> Match | None:
         return Match(
             "ensemble_one_by_one",
             "Evaluate the networks of the ensemble in one batched call, not one after the other",
-            "Networks of the same shape get the same input one by one: every network calls each of its "
+            "Networks of the same shape are asked one by one: every network calls each of its "
             "layers, again in backward and in the optimizer.",
             "Keep the weights of all members in one tensor [members, in, out] and use torch.baddbmm (or "
             "torch.func.stack_module_state with vmap).",
@@ -151,6 +151,39 @@ def ensemble_one_by_one(spot: Spot) -> Match | None:
             optimizer=True,
         )
     return None
+
+
+def _members_of_loop(spot: Spot, target: ast.AST, iterated: ast.AST) -> tuple[str, str, bool]:
+    """Name of a ModuleList that is gone through, name of its item, and whether each gets rows of its own.
+
+    `for net in self.nets`, or `for net, rows in zip(self.nets, x)`.
+    """
+    if isinstance(target, ast.Name):
+        return dotted(iterated), target.id if "ModuleList" in spot.names.of(dotted(iterated)) else "", False
+    if isinstance(iterated, ast.Call) and dotted(iterated.func) == "zip" and isinstance(target, ast.Tuple):
+        for one, given in zip(target.elts, iterated.args, strict=False):
+            if isinstance(one, ast.Name) and "ModuleList" in spot.names.of(dotted(given)):
+                return dotted(given), one.id, True
+    return "", "", False
+
+
+def _are_alike(spot: Spot, name: str) -> bool:
+    """Whether `name = nn.ModuleList(make() for _ in range(n))` makes all networks in the same way."""
+    for tree in spot.names.trees:
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Assign)
+                and any(dotted(t).rpartition(".")[2] == name.rpartition(".")[2] for t in node.targets)
+                and isinstance(node.value, ast.Call)
+                and node.value.args
+                and isinstance(node.value.args[0], ast.ListComp | ast.GeneratorExp)
+            ):
+                made = node.value.args[0]
+                numbers = {
+                    n.id for g in made.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)
+                }
+                return not any(isinstance(n, ast.Name) and n.id in numbers for n in ast.walk(made.elt))
+    return False
 
 
 def _members(spot: Spot, name: str) -> int | None:
