@@ -219,6 +219,7 @@ def test_a_stage_that_did_nothing_has_no_rates() -> None:
         assert report_lines(nothing) == [f"demos: {words}", "  6 are there"]
         said = _work_lines(Outcome(0, 0, 0, None, 0.0, work=work_words([nothing])))
         assert said == [words]
+        assert work_words([nothing, nothing]) == words
 
 
 def test_a_resumed_run_counts_its_own_steps() -> None:

@@ -106,6 +106,8 @@ def work_words(reports: list[StageReport]) -> str | None:
     """What a run did in how much time; None if it was reinforcement learning alone."""
     report = reports[-1]
     if len(reports) > 1:
+        if not any(one.work for one in reports):
+            return report.summary
         *first, last = [one.stage for one in reports]
         return f"ran {', '.join(first)} and {last} in {duration(1e9 * sum(one.seconds for one in reports))}"
     if report.stage == "rl":
