@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop._util.errors import HotloopError
+from hotloop._util.units import counted
 from hotloop.analysis.findings import Estimate
 from hotloop.analysis.rank_intervals import (
     differences,
@@ -126,7 +127,7 @@ def decide(
     found = judge(pairs, tolerance=tolerance, level=schedule.level, nodes=nodes)
     coming = schedule.next_look(n)
     if final or coming is None:
-        why = f"after {n} pairs, the maximum" if coming is None else f"after {n} pairs"
+        why = f"after {counted(n, 'pair')}{', the maximum' if coming is None else ''}"
         return Decision(False, found, f"stopped {why}", None)
     if n not in schedule.looks:
         return Decision(True, _withheld(found), f"judged next at {coming} pairs", coming)

@@ -161,7 +161,7 @@ def _run_all_blocks(lab: _Lab) -> tuple[Ended, str]:
     if not plan.most_blocks:
         return "scaled", ""
     done = usable_blocks(lab.series)
-    if done and not lab.decide().go_on:
+    if done and len(done) < plan.most_blocks and not lab.decide().go_on:
         return "decided", f"Decided after {_count_blocks(plan, len(done))}."
     first = _next_block(lab.series)
     last = first + 2 * plan.most_blocks

@@ -63,7 +63,8 @@ def benchmark_text(
         lines.append(pen.wrap(learner_limit, "  "))
     lines.append(pen.dim(pen.wrap(same_work, "  ")))
     lines.append(pen.dim(pen.wrap("Batches of 512. Lock wait per 1000 env steps, all processes.", "  ")))
-    lines.append(pen.dim(pen.wrap(f"Medians with 95 % intervals. {machine_load_text(machine_load)}", "  ")))
+    load = f"Medians with 95 % intervals. Machine: {machine_load_text(machine_load)}."
+    lines.append(pen.dim(pen.wrap(load, "  ")))
     return "\n".join(lines)
 
 

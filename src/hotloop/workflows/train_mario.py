@@ -28,6 +28,7 @@ from hotloop.workflows.experiments import (
     Progress,
     continue_series,
     create_series,
+    interruptible,
     run_experiment,
 )
 from hotloop.workflows.train import lab_command
@@ -160,6 +161,14 @@ def benchmark(config: Mario, request: Request, progress: Progress) -> Benchmark:
         series = create_series(plan, request.series, "mario-benchmark")
     done = run_experiment(series, progress, read_figures=lambda folder: _measured(folder, sides[FAST]))
     pairs = tuple(_figures_of_pairs(done.series, sides))
+    limits: dict[str, LearnerLimit] = {}
+    if not done.interrupted:
+        try:
+            with interruptible():
+                limits = {name: learner_limit(side) for name, side in sides.items()}
+        except KeyboardInterrupt:
+            summary = "Interrupted while the learners were measured by themselves; all runs are kept."
+            done = replace(done, outcome=replace(done.outcome, ended="interrupted", summary=summary))
     found = Benchmark(
         done,
         sides[ORIGINAL],
@@ -167,7 +176,7 @@ def benchmark(config: Mario, request: Request, progress: Progress) -> Benchmark:
         pairs,
         compare_pipelines(pairs),
         _same_work(done.series, sides),
-        {} if done.interrupted else {name: learner_limit(side) for name, side in sides.items()},
+        limits,
     )
     _save(found, request)
     return found
