@@ -649,6 +649,16 @@ def test_costly_parts_of_libraries(name: str, function: str) -> None:
     assert advice.name == name and advice.gain is not None and advice.gain.value > 1.3
 
 
+def test_anomaly_detection_also_slows_backward_passes_down() -> None:
+    part = replace(path((MODULE, 12), called="torch.nn.Linear.forward"), innermost="traceback.format_stack")
+    backward = path((MODULE, 13), called="torch._tensor.Tensor.backward")
+    (alone,) = library_parts(run_of(capture_with([part, PATHS[2]], [4, 6])))
+    (advice,) = library_parts(run_of(capture_with([part, backward, PATHS[2]], [4, 3, 3])))
+    assert alone.gain is not None and advice.gain is not None
+    assert 1 - 1 / advice.gain.value == pytest.approx(1 - 1 / alone.gain.value + 0.4 * 0.3, abs=0.01)
+    assert "40 % of backward passes (30.0 %" in advice.evidence[-1] and "backward" not in alone.evidence[-1]
+
+
 @pytest.mark.parametrize(
     "function",
     [

@@ -242,7 +242,7 @@ class Learner(OffPolicyLearner):
         self.set_training_mode(False)
         acting, (noise, numbers) = self.acting, self._acting_noise
         if len(numbers) != len(rows):
-            noise = torch.empty(len(rows), self._count)
+            noise = torch.empty(len(rows), self._count, dtype=torch.float32)
             numbers = noise.numpy()
             self._acting_noise = noise, numbers
         if deterministic:
