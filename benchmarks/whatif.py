@@ -33,7 +33,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 SYSTEMS = HERE / "whatif_systems"
-# Systems by an author who does not know the model, not yet used for it. Three earlier groups were measured once
+# Systems by an author who does not know the model, not yet used for it. Three groups were measured once
 # (RESULTS.md) and are development now.
 HELD_OUT: tuple[str, ...] = ()  # none: all were run, and the model may be changed for them
 STUDENT = {
