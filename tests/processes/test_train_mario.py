@@ -151,6 +151,7 @@ def test_it_continues_from_its_checkpoint_and_refuses_another_network(tmp_path: 
     assert second.epochs == 3 and len(second.epoch_s) == 1
     assert second.env_steps > first.env_steps and second.batches > first.batches
     assert second.env_steps - first.env_steps >= second.loop_env_steps
+    assert (first.resumed_at, second.resumed_at) == (0, first.env_steps)
     assert second.episodes > first.episodes
     with pytest.raises(CheckpointError, match=r"features_dim was 8, is 16"):
         train(tiny(checkpoint=file, resume=True, features_dim=16), make_corridor)

@@ -240,8 +240,10 @@ class AsyncDQNResult:
     """How far they came; None if the environment does not report it."""
     seconds: float
     """Wall time of this run's loop, without start-up and compilation."""
+    resumed_at: int
+    """Env steps of the checkpoint that the run continued from; 0 without one."""
     loop_env_steps: int
-    """Env steps of this run's loop."""
+    """Env steps of this run's loop; the first rows, for which it waits, came before."""
     loop_batches: int
     """Batches of this run's loop."""
     epoch_s: tuple[float, ...]
@@ -684,7 +686,7 @@ class _Run:
                 self.recent.load(saved.state)
                 distances = saved.state["distances"]
                 self._distances.add(distances, [0] * len(distances))
-        self._saved_at = self.env_steps
+        self._resumed_at = self._saved_at = self.env_steps
         # A resumed run fills an empty replay buffer, so it waits for learning_starts again.
         self._learn_from = self.env_steps + config.learning_starts
         self._first_due_batch = self.learner.batches
@@ -909,6 +911,7 @@ class _Run:
             mean_length=self.recent.mean_length,
             mean_distance=self._distances.mean_return,
             seconds=seconds,
+            resumed_at=self._resumed_at,
             loop_env_steps=self.env_steps - self._first_step,
             loop_batches=self.learner.batches - self._first_batch,
             epoch_s=tuple(self.epoch_s),

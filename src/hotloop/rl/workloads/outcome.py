@@ -60,13 +60,11 @@ class Outcome:
         cls, result: RunResult | AsyncDQNResult, checkpoint: Path | None, remarks: tuple[str, ...] = ()
     ) -> Outcome:
         """The outcome of one of our trainers."""
-        names = ("env_steps", "updates", "episodes", "mean_return", "seconds", "stopped_by", "unsaved")
-        values = {name: getattr(result, name) for name in names}
-        values["resumed_at"] = (
-            result.env_steps - result.loop_env_steps
-            if hasattr(result, "loop_env_steps")
-            else result.resumed_at
+        names = (
+            *("env_steps", "updates", "episodes", "mean_return", "seconds", "stopped_by", "unsaved"),
+            "resumed_at",
         )
+        values = {name: getattr(result, name) for name in names}
         returns_of = f" in the last {RECENT:,} episodes" if result.episodes > RECENT else ""
         return cls(**values, checkpoint=checkpoint, remarks=remarks, returns_of=returns_of)
 
