@@ -470,6 +470,11 @@ SILENT = {
         "for i in x:\n    y = rng.multivariate_normal(mean, cov, size=n)  # hot",
         "c = np.eye(d)\nfor m in x:\n    y = rng.multivariate_normal(m, c, 9)  # hot\n    c = np.cov(y.T)",
         "for i in x:\n    y = rng.multivariate_normal(m, np.diag(s) + rest, size=n)  # hot",
+        "c = np.eye(d)\nfor m in x:\n    y = rng.multivariate_normal(m, c)  # hot\n    c += np.outer(m, m)",
+        "cov = np.eye(d)\ncov[0, 1] = 0.5\nfor m in x:\n    y = rng.multivariate_normal(m, cov, 9)  # hot",
+        "class CMA:\n    def __init__(self):\n        self.c = np.eye(4)\n    def ask(self):\n"
+        "        return self.rng.multivariate_normal(self.m, self.s**2 * self.c, 8)  # hot\n"
+        "    def tell(self, x):\n        self.c = 0.9 * self.c + np.outer(x, x)",
     ],
     "decomposing_for_each_draw": [
         "for i in x:\n    y = rng.multivariate_normal(mean, cov, size=n)  # hot",

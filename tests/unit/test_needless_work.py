@@ -477,6 +477,22 @@ SILENT = {
         # a weight that an optimizer changes
         "class Policy(nn.Module):\n    def __init__(self):\n        self.std = nn.Parameter(x)\n"
         "    def entropy(self):\n        return self.std.sum()  # hot",
+        # what an optimizer changes
+        "class Policy(nn.Module):\n    def __init__(self):\n        self.std = nn.Parameter(torch.zeros(3))\n"
+        "    def forward(self, x):\n        return x, torch.exp(self.std)  # hot",
+        "class Policy:\n    def __init__(self):\n        self.a = torch.zeros(9, requires_grad=True)\n"
+        "    def act(self, x):\n        return x @ torch.exp(self.a)  # hot",
+        "class Low:\n    def __init__(self):\n        self.a = torch.zeros(9, 2).requires_grad_()\n"
+        "        self.b = torch.zeros(2, 9).requires_grad_()\n"
+        "    def act(self, x):\n        return (self.a @ self.b) * x  # hot",
+        "log_std = torch.zeros(3, requires_grad=True)\nfor step in range(n):\n"
+        "    std = torch.exp(log_std)  # hot\n    act(mean(x) + std)",
+        # a scale that is learnt, on the way to a product
+        LAYER.format(update="pass")
+        .replace("self.adj.sum(1)", "self.scale")
+        .replace("    def forward", "        self.scale = nn.Parameter(adj[0])\n    def forward"),
+        # matrices of a script that another function may change
+        "def predict():\n    return W @ V  # hot",
         # buffers that move
         LAYER.format(update="self.adj.lerp_(x, 0.1)"),
         LAYER.format(update="self.adj = x"),

@@ -70,6 +70,17 @@ class Names:
                     found.setdefault(node.name, {}).setdefault(node.lineno, node)
         return {name: tuple(by_line.values()) for name, by_line in found.items()}
 
+    @cached_property
+    def trained(self) -> frozenset[str]:
+        """Parameters and other tensors that an optimizer may change, as written and as `self.x`."""
+        found: set[str] = set()
+        for tree in self.trees:
+            for node in ast.walk(tree):
+                found |= {dotted(target) for target, value in _assigned(node) if _wants_gradients(value)}
+                if isinstance(node, ast.Call) and dotted(node.func).endswith(".requires_grad_"):
+                    found.add(dotted(node.func).removesuffix(".requires_grad_"))
+        return frozenset(found | {_as_own(name) for name in found})
+
     def calls_of(self, function: str) -> list[ast.Call]:
         """Calls of a function or method by its plain name."""
         return [
@@ -97,7 +108,8 @@ class Names:
         `self._parent` may stay the same node while its `_n_visits` counts. Settings and shapes do not change.
         """
         first, *parts = name.split(".")[1:] or [""]
-        if f"self.{first}" not in self.set_once or not name.startswith("self."):
+        own = f"self.{first}"
+        if own not in self.set_once or own in self.trained or not name.startswith("self."):
             return False
         return first.strip("_").lower() in SETTINGS or all(part in OF_ARRAYS for part in parts)
 
@@ -156,6 +168,7 @@ def names_in(trees: Iterable[ast.AST]) -> Names:
     )
 
 
+TRAINED = frozenset({"Parameter", "ParameterList", "ParameterDict", "Embedding", "requires_grad_"})
 # Attributes that hold settings, and attributes of arrays and spaces that stay as they are
 SETTINGS = frozenset(
     {"args", "arguments", "config", "cfg", "conf", "opt", "opts", "options", "settings", "hparams", "params"}
@@ -222,6 +235,19 @@ def _elements_made(call: ast.Call) -> float | None:
 
 
 CONSTRUCTORS = ("__init__", "__post_init__")
+
+
+def _wants_gradients(value: ast.AST) -> bool:
+    """`nn.Parameter(...)`, `torch.zeros(3, requires_grad=True)`, `torch.zeros(3).requires_grad_()`."""
+    for call in (n for n in ast.walk(value) if isinstance(n, ast.Call)):
+        if dotted(call.func).rpartition(".")[2] in TRAINED:
+            return True
+        if any(
+            k.arg == "requires_grad" and not (isinstance(k.value, ast.Constant) and k.value.value is False)
+            for k in call.keywords
+        ):
+            return True
+    return False
 
 
 def _changed_in_place(node: ast.AST) -> set[str]:

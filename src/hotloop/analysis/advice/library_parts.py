@@ -128,7 +128,7 @@ PARTS = (
         "every operation (detect_anomaly=True in Lightning); it also checks each gradient for NaN.",
         "Remove torch.autograd.set_detect_anomaly(True) or detect_anomaly; switch it on only to find a NaN.",
         (0.85, 0.98, 1.0),
-        backward=0.4,  # 38 to 46 % in MLPs of two layers with 64 and 256 units, batches of 64 and 256
+        backward=0.4,  # benchmarks/remedies.py
     ),
     _Part(
         ("multiprocessing.managers.",),
@@ -327,9 +327,11 @@ def _advice_about(
     found = (m for name in _libraries(hottest) for m in part.modules if name.startswith(m))
     module = next(found, part.modules[0]).rstrip(".")
     passes = lines.paths_where(_is_backward) if part.backward else []
-    also = part.backward * lines.among(passes).astype(np.float64) if passes else None
-    of_training = percent(lines.share_of(passes))
-    checked = [f"It also takes about {about(part.backward)} of backward passes ({of_training} of training)."]
+    more, also = [], None
+    if passes:
+        also = part.backward * lines.among(passes).astype(np.float64)
+        of_training = percent(lines.share_of(passes))
+        more = [f"It also takes about {about(part.backward)} of backward passes ({of_training} of training)."]
     made = advise(
         run,
         part.name,
@@ -341,7 +343,7 @@ def _advice_about(
             part.why,
             f"Assumption: the change saves {about(part.saved[1])} of that time (between "
             f"{about(part.saved[0])} and {about(part.saved[2])}).",
-            *(checked if passes else []),
+            *more,
         ],
         part.remedy,
         lines.gain(

@@ -176,12 +176,8 @@ def _same_product(spot: Spot) -> Match | None:
     for node in ast.walk(spot.node):
         if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.MatMult):
             continue
-        learnt = any(
-            isinstance(n, ast.Attribute) and spot.names.of(dotted(n)) & (LEARNT | NETWORKS)
-            for n in ast.walk(node)
-        )
         fraction = spot.fraction_in(node)
-        where = "" if learnt or spot.trains else _constant_since(spot, [node.left, node.right])
+        where = "" if spot.trains else _constant_since(spot, [node.left, node.right], settings=False)
         if not where or (fraction is not None and fraction < LEAST_FRACTION):
             continue
         return Match(
@@ -302,12 +298,17 @@ def _size_given(call: ast.Call) -> bool:
     return len(call.args) > 2 or any(keyword.arg == "size" for keyword in call.keywords)
 
 
-def _constant_since(spot: Spot, arguments: list[ast.expr]) -> str:
-    """Where all arguments become fixed: "before the loop", "in the constructor"; "" if they change."""
+def _constant_since(spot: Spot, arguments: list[ast.expr], settings: bool = True) -> str:
+    """Where all arguments become fixed: "before the loop", "in the constructor"; "" if they change.
+
+    Names in capitals are settings of the script; without `settings` they may be matrices that are learnt.
+    """
     purity = purity_of(spot)
+    if spot.names.trained & {dotted(n) for a in arguments for n in ast.walk(a)}:
+        return ""
     if any(purity.has_effects(a) for a in arguments) or not any(names_loaded(a) for a in arguments):
         return ""
-    if all(_is_fixed(spot, argument) for argument in arguments):
+    if all(_is_fixed(spot, argument, settings) for argument in arguments):
         return "in the constructor"
     loop = _statement_loop(spot)
     if loop is None:
@@ -373,7 +374,7 @@ def _modules(spot: Spot) -> frozenset[str]:
     )
 
 
-def _is_fixed(spot: Spot, value: ast.AST, depth: int = 3) -> bool:
+def _is_fixed(spot: Spot, value: ast.AST, settings: bool, depth: int = 3) -> bool:
     """Whether a value is the same at every call: constants, attributes that only the constructor sets."""
     methods = {
         n.func
@@ -386,7 +387,7 @@ def _is_fixed(spot: Spot, value: ast.AST, depth: int = 3) -> bool:
         if isinstance(node, ast.Attribute) and dotted(node).startswith("self."):
             if not spot.names.is_set_once(dotted(node)):
                 return False
-        elif isinstance(node, ast.Name) and node.id.isupper():
+        elif isinstance(node, ast.Name) and node.id.isupper() and settings:
             # A setting of the script, unless this function changes it: `A += np.outer(x, x)`.
             if any(
                 node.id in names_stored(s) or node.id in set(names_mutated(s, purity_of(spot)))
@@ -398,7 +399,7 @@ def _is_fixed(spot: Spot, value: ast.AST, depth: int = 3) -> bool:
             if len(assigned) != 1 or not isinstance(assigned[0], ast.Assign) or not depth:
                 return False
             if purity_of(spot).statement_has_effects(assigned[0]) or not _is_fixed(
-                spot, assigned[0].value, depth - 1
+                spot, assigned[0].value, settings, depth - 1
             ):
                 return False
             mutated = {

@@ -66,21 +66,29 @@ def independent_draws(spot: Spot) -> Match | None:
 
 
 def _is_diagonal(spot: Spot, matrix: ast.expr) -> bool:
-    """Whether it is made by `diag` or `eye`, in place or where its name gets its value, and only scaled."""
+    """Whether it is made by `diag` or `eye`, and only scaled, here or where its name gets its one value."""
     if isinstance(matrix, ast.Call):
         return dotted(matrix.func).rpartition(".")[2] in DIAGONAL
-    if isinstance(matrix, ast.BinOp) and isinstance(matrix.op, ast.Mult | ast.Div | ast.Add):
-        sides = [_is_diagonal(spot, side) for side in (matrix.left, matrix.right)]
-        return all(sides) if isinstance(matrix.op, ast.Add) else any(sides)
-    name = dotted(matrix)
-    values = [
-        node.value
-        for tree in spot.names.trees
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and any(dotted(target) == name for target in node.targets)
-    ]
-    calls = [value for value in values if not isinstance(value, ast.Name | ast.Attribute)]
-    return bool(values) and len(calls) == len(values) and all(_is_diagonal(spot, value) for value in calls)
+    if isinstance(matrix, ast.BinOp):
+        left, right = (_is_diagonal(spot, side) for side in (matrix.left, matrix.right))
+        if isinstance(matrix.op, ast.Mult):
+            return left or right
+        return left if isinstance(matrix.op, ast.Div) else left and right and isinstance(matrix.op, ast.Add)
+    values = _values_of(spot, dotted(matrix))
+    # A name for another name, or a value made of the one before, tells nothing.
+    return len(values) == 1 and isinstance(values[0], ast.Call | ast.BinOp) and _is_diagonal(spot, values[0])
+
+
+def _values_of(spot: Spot, name: str) -> list[ast.expr]:
+    """All that is assigned to a name, or changes it in place."""
+    found: list[ast.expr] = []
+    for node in (n for tree in spot.names.trees for n in ast.walk(tree)):
+        if isinstance(node, ast.Assign | ast.AugAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            places = [t.value if isinstance(t, ast.Subscript) else t for t in targets]
+            if any(dotted(place) == name for place in places):
+                found.append(node.value)
+    return found
 
 
 @idiom

@@ -126,12 +126,11 @@ def ensemble_one_by_one(spot: Spot) -> Match | None:
         owner, member, with_rows = _members_of_loop(spot, target, iterated)
         if not member or _members(spot, owner) == 2 or (with_rows and not _are_alike(spot, owner)):
             continue
-        names = {member} if with_rows else {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
         calls = [n for n in ast.walk(body) if isinstance(n, ast.Call) and dotted(n.func) == member]
         shared = [
             c
             for c in calls
-            if not any(isinstance(n, ast.Name) and n.id in names for a in c.args for n in ast.walk(a))
+            if not any(isinstance(n, ast.Name) and n.id == member for a in c.args for n in ast.walk(a))
         ]
         if not shared:
             continue
@@ -169,41 +168,35 @@ def _members_of_loop(spot: Spot, target: ast.AST, iterated: ast.AST) -> tuple[st
 
 def _are_alike(spot: Spot, name: str) -> bool:
     """Whether `name = nn.ModuleList(make() for _ in range(n))` makes all networks in the same way."""
-    for tree in spot.names.trees:
-        for node in ast.walk(tree):
-            if (
-                isinstance(node, ast.Assign)
-                and any(dotted(t).rpartition(".")[2] == name.rpartition(".")[2] for t in node.targets)
-                and isinstance(node.value, ast.Call)
-                and node.value.args
-                and isinstance(node.value.args[0], ast.ListComp | ast.GeneratorExp)
-            ):
-                made = node.value.args[0]
-                numbers = {
-                    n.id for g in made.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)
-                }
-                return not any(isinstance(n, ast.Name) and n.id in numbers for n in ast.walk(made.elt))
+    for made in _given_to_lists(spot, name):
+        if isinstance(made, ast.ListComp | ast.GeneratorExp):
+            numbers = {n.id for g in made.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
+            return not any(isinstance(n, ast.Name) and n.id in numbers for n in ast.walk(made.elt))
     return False
 
 
 def _members(spot: Spot, name: str) -> int | None:
     """Number of networks in `self.critics = nn.ModuleList([...])`, if it is written there."""
-    for tree in spot.names.trees:
-        for node in ast.walk(tree):
-            if (
-                isinstance(node, ast.Assign)
-                and any(dotted(t).rpartition(".")[2] == name.rpartition(".")[2] for t in node.targets)
-                and isinstance(node.value, ast.Call)
-                and node.value.args
-            ):
-                given = node.value.args[0]
-                if isinstance(given, ast.List | ast.Tuple):
-                    return len(given.elts)
-                count = [n for n in ast.walk(given) if isinstance(n, ast.Call) and dotted(n.func) == "range"]
-                number = count[0].args[-1] if count and count[0].args else None
-                if isinstance(number, ast.Constant) and isinstance(number.value, int):
-                    return number.value
+    for given in _given_to_lists(spot, name):
+        if isinstance(given, ast.List | ast.Tuple):
+            return len(given.elts)
+        count = [n for n in ast.walk(given) if isinstance(n, ast.Call) and dotted(n.func) == "range"]
+        number = count[0].args[-1] if count and count[0].args else None
+        if isinstance(number, ast.Constant) and isinstance(number.value, int):
+            return number.value
     return None
+
+
+def _given_to_lists(spot: Spot, name: str) -> Iterator[ast.expr]:
+    """What `self.critics = nn.ModuleList(...)` is given, wherever that is written."""
+    for node in (n for tree in spot.names.trees for n in ast.walk(tree)):
+        if (
+            isinstance(node, ast.Assign)
+            and any(dotted(t).rpartition(".")[2] == name.rpartition(".")[2] for t in node.targets)
+            and isinstance(node.value, ast.Call)
+            and node.value.args
+        ):
+            yield node.value.args[0]
 
 
 @idiom
