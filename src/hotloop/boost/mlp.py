@@ -11,9 +11,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import chain as chained
-from operator import attrgetter, is_, itemgetter, methodcaller
+from operator import is_, itemgetter, methodcaller
 from typing import Any
 
 import numpy as np
@@ -50,12 +49,9 @@ _watched = itemgetter(*eligible.RUNNING_HOOKS, "_parameters", "_modules")
 values_of = methodcaller("values")
 from_iterable = chained.from_iterable
 _everywhere = nn.modules.module
-_address_of = methodcaller("data_ptr")
-_is_contiguous = methodcaller("is_contiguous")
-_shape_of, _dtype_of = attrgetter("shape"), attrgetter("dtype")
 _float32 = torch.float32
 _grad_mode = torch.is_grad_enabled
-_empty = partial(torch.empty, dtype=_float32)  # whatever torch's default type is
+_empty = torch.empty
 
 
 class Chain:
@@ -84,8 +80,6 @@ class Chain:
         self._functions = [(kind, kind.forward) for kind in {type(part) for part in parts}]
         self.parameters: list[Any] = [one for linear in self._linears for one in (linear.weight, linear.bias)]
         self.shapes = [parameter.shape for parameter in self.parameters]
-        self._dtypes = [_float32] * len(self.parameters)
-        self._spare: list[Tensor] = []  # scratch memory of calls that keep nothing
         self.features, self.results = self._linears[0].in_features, self._linears[-1].out_features
         self.table = table_of(parts)
         self.rows = self.features + sum(linear.out_features for linear in self._linears)
@@ -120,13 +114,10 @@ class Chain:
     def plain_parameters(self) -> NDArray[np.int64] | None:
         """The addresses of the parameters now; None if one is no longer what kernels expect."""
         parameters = self.parameters
-        found = [*map(_address_of, parameters)]
-        if (
-            [*map(_shape_of, parameters)] != self.shapes
-            or not all(map(_is_contiguous, parameters))
-            or [*map(_dtype_of, parameters)] != self._dtypes
-        ):
-            return None
+        found = [parameter.data_ptr() for parameter in parameters]
+        for parameter, shape in zip(parameters, self.shapes, strict=True):
+            if parameter.dtype is not _float32 or parameter.shape != shape or not parameter.is_contiguous():
+                return None
         known, table = self.addresses
         if found != known:
             if False in [parameter.is_cpu for parameter in parameters]:
@@ -155,24 +146,13 @@ class Chain:
         samples = padded(batch if keeps else min(batch, kernels.CHUNK))
         shape = x.shape
         out = _empty((batch, self.results) if len(shape) == 2 else (*shape[:-1], self.results))
-        size = self.rows * samples
-        work = _empty(size) if keeps else self._scratch(size)
-        slopes = _empty(size) if self.has_slopes else work
+        work = _empty(self.rows * samples)
+        slopes = _empty(self.rows * samples) if self.has_slopes else work
         kernels.forward(
             self.table, weights, self.rows, x.data_ptr(), out.data_ptr(), work.data_ptr(),
             slopes.data_ptr(), batch, keeps,
         )  # fmt: skip
-        if not keeps:
-            self._spare.append(work)
         return out, work, slopes
-
-    def _scratch(self, size: int) -> Tensor:
-        """Memory that no other call uses, in this thread or another: each takes it off the list."""
-        try:
-            spare = self._spare.pop()
-        except IndexError:
-            return _empty(size)
-        return spare if spare.numel() >= size else _empty(size)
 
     def backward(
         self,
@@ -266,6 +246,8 @@ def special_mode() -> str | None:
         return "it is being traced"
     if torch.is_anomaly_enabled():
         return "anomaly detection is on"
+    if torch.get_default_dtype() is not _float32:
+        return f"torch's default type is {torch.get_default_dtype()}"
     if forward_ad._current_level >= 0:
         return "forward-mode differentiation is on"
     return None
