@@ -333,6 +333,31 @@ def target_network(width: int) -> None:
     show(f"{what}, loss and backward pass", lambda: learn(target), lambda: learn(frozen))
 
 
+def backward_with_anomaly_detection(width: int, rows: int) -> None:
+    net = nn.Sequential(
+        nn.Linear(16, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1)
+    )
+    batch = torch.randn(rows, 16)
+    graphs = []
+    for wanted in (True, False):
+        with torch.autograd.set_detect_anomaly(wanted):
+            graphs.append(net(batch).pow(2).mean())
+    slow, fast = graphs
+
+    def passed(graph: torch.Tensor, wanted: bool) -> Callable[[], None]:
+        def run() -> None:
+            with torch.autograd.set_detect_anomaly(wanted):
+                graph.backward(retain_graph=True)
+
+        return run
+
+    show(
+        f"backward pass with anomaly detection ({width} units, {rows} rows): without",
+        passed(slow, True),
+        passed(fast, False),
+    )
+
+
 def main() -> None:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
@@ -358,6 +383,8 @@ def main() -> None:
     rows_one_by_one()
     for width in (64, 128, 256):
         target_network(width)
+    for width, rows in ((64, 64), (256, 64), (256, 256)):
+        backward_with_anomaly_detection(width, rows)
     for rows, width in ((32, 51), (128, 51), (32, 84 * 84)):
         rows_in_place(rows, width)
 
