@@ -46,7 +46,7 @@ class PlainModules:
         )
 
     def is_exchanged(self) -> bool:
-        """The part of `changed` that is cheap enough for every action (1 us for a policy of PPO).
+        """The part of `changed` that is cheap enough for every action.
 
         Whether a module or parameter was exchanged, a module has hooks now, or an attribute that hides one of
         its methods.
