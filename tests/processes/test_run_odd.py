@@ -241,3 +241,35 @@ def test_programs_of_ray_are_not_recorded_wherever_ray_is_installed(tmp_path: Pa
     )
     recorded = f"{tmp_path / 'run'} True"
     assert done.stdout.splitlines() == ["None False", "None False", recorded, recorded]
+
+
+@pytest.mark.parametrize("core", ["compiled", "python"])
+def test_wrapped_functions_can_be_pickled_under_any_of_their_names(core: str, tmp_path: Path) -> None:
+    """Managers of spawned processes pickle `threading.Lock`, partials whatever a script gives them."""
+    script = """
+        import asyncio, functools, multiprocessing, pickle, threading
+        import cloudpickle, gymnasium, torch
+        from torch.nn.utils import clip_grad_norm_
+
+        def train():
+            return torch.save, clip_grad_norm_
+
+        found = [threading.Lock, torch.save, clip_grad_norm_, torch.Tensor.item, torch.nn.Module.__call__,
+                 asyncio.gather, torch.autograd.backward, torch.optim.Adam.step, gymnasium.Wrapper.step]
+        plain = b""
+        if __name__ == "__main__":
+            for one in found:
+                for dumps in (pickle.dumps, cloudpickle.dumps):
+                    data = dumps(functools.partial(one, 1))
+                    plain += data
+                    assert pickle.loads(data).func is one, one
+            assert cloudpickle.loads(cloudpickle.dumps(train))()[1] is clip_grad_norm_
+            print("hotloop in the data:", b"hotloop" in plain)
+            with multiprocessing.get_context("spawn").Manager() as manager:
+                shared = manager.dict(steps=3)
+                with manager.Lock():
+                    print("shared", dict(shared))
+        """
+    done = launch(tmp_path, script, HOTLOOP_CORE=core)
+    assert done.returncode == 0, done.stderr
+    assert "hotloop in the data: False" in done.stdout and "shared {'steps': 3}" in done.stdout

@@ -2,7 +2,7 @@
 
     python tests/truth/busy_clock.py core|cpu slow.py --episodes 10
 
-`time.perf_counter` and `time.time` return seconds of
+`time.perf_counter` and `time.time` (which still begins with today's date) go on by seconds of
 - core: wall time without the time in which the main thread was ready to run but had no core (Linux). Waiting
   for others counts, and with it the time that these waited for a core.
 - cpu: CPU time of the process and of its ended children. Time asleep does not count.
@@ -38,5 +38,6 @@ if __name__ == "__main__":
     script = sys.argv[2]
     sys.argv = sys.argv[2:]
     sys.path[0] = str(Path(script).parent)
-    time.perf_counter = time.time = clock
+    began_s = time.time() - clock()  # files get today's date
+    time.perf_counter, time.time = clock, lambda: began_s + clock()
     runpy.run_path(script, run_name="__main__")

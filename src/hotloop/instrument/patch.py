@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any
 
 from hotloop._util.interrupts import is_users
@@ -47,6 +49,7 @@ class Patch:
         wrapper: Any = functools.update_wrapper(made, function)
         self._ours = type(raw)(wrapper) if isinstance(raw, (staticmethod, classmethod)) else wrapper
         self._put(self._ours)
+        _name_after_place(wrapper, self.owner, self.name)
 
     def then(self, remake: Remaker) -> None:
         """Replace our replacement by `remake(replacement, original)`, now or when the patch is applied.
@@ -62,6 +65,7 @@ class Patch:
         wrapper = functools.update_wrapper(remake(made, made.__wrapped__), made.__wrapped__)
         self._ours = type(ours)(wrapper) if plain else wrapper
         self._put(self._ours)
+        _name_after_place(wrapper, self.owner, self.name)
 
     def undo(self) -> bool:
         """Restore the original; False, with nothing done, if someone else has replaced it since."""
@@ -72,6 +76,23 @@ class Patch:
         self._put(self._was)
         self._ours = _ABSENT
         return True
+
+
+def _name_after_place(wrapper: Any, owner: Any, name: str) -> None:
+    """Let pickle find a wrapper, by the name of the attribute that it replaces.
+
+    A function is pickled by its name. `torch.save` is called `torch.serialization.save`, which is still the
+    original, so pickle would refuse to write ours. A process that is not recorded reads the original.
+    """
+    if not isinstance(owner, (ModuleType, type)):
+        return
+    found: Any = sys.modules.get(getattr(wrapper, "__module__", None) or "")
+    for part in getattr(wrapper, "__qualname__", "").split("."):
+        found = getattr(found, part, None)
+    if found is not wrapper:
+        is_module = isinstance(owner, ModuleType)
+        wrapper.__module__ = owner.__name__ if is_module else owner.__module__
+        wrapper.__qualname__ = name if is_module else f"{owner.__qualname__}.{name}"
 
 
 class Replacement(Patch):

@@ -64,7 +64,8 @@ def patch_cloudpickle(module: ModuleType, into: Patches) -> None:
 
 
 def _is_of_the_script(function: Any) -> bool:
-    return function.__module__ == "__main__" or "<locals>" in function.__qualname__
+    # Methods in C have no module.
+    return getattr(function, "__module__", None) == "__main__" or "<locals>" in function.__qualname__
 
 
 _EXAMPLE: Any = ipc_wait.wrap(_is_of_the_script)
