@@ -87,6 +87,7 @@ class StepCounter:
     calls: int
     path: int
     report: Callable[..., object] | None
+    on_step: Callable[[Any, Any], object] | None
     def __init__(
         self,
         recorder: Recorder,
