@@ -19,7 +19,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from hotloop._util.interrupts import is_users
-from hotloop.instrument import process_facts
+from hotloop.instrument import action_flow, process_facts
 from hotloop.measure.profiler import default
 
 _evaluate = default.profile("evaluate")
@@ -157,9 +157,24 @@ def forget_after_reset(counter: Any) -> Callable[[Any, Any], None]:
     def forget(env: Any, result: Any) -> None:
         if not _env_step.is_open():
             counter.forget(env, result)
+            _note_reset(env)
             is_evaluation_env(env, sys._getframe(1))  # before the policy is asked for the first time
 
     return forget
+
+
+_reset_at: dict[int, int] = {}  # id of an env -> env steps of this process before its last reset
+
+
+def _note_reset(env: Any) -> None:
+    if len(_reset_at) >= MAX_NAMED:
+        _reset_at.clear()
+    _reset_at[id(env)] = total_steps()
+
+
+def was_reset(env: int) -> bool:
+    """Whether no env was stepped since this one was reset."""
+    return _reset_at.get(env) == total_steps()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -304,6 +319,7 @@ def is_evaluation(env: Any, frame: FrameType) -> bool:
     or after gradients from data that no env of this run gave.
     """
     global trains
+    action_flow.note_step(frame)
     found = is_evaluation_env(env, frame) or in_evaluation(frame)
     trains = trains or not found
     if not found:
