@@ -14,9 +14,9 @@ from torch import nn
 from hotloop.instrument import action_flow
 from hotloop.instrument.libraries import Instrumentation
 from tests.unit import test_instrument_acting as plain
-from tests.unit.test_instrument_acting import count, gradient_step, instrumented, network
+from tests.unit.test_instrument_acting import count, gradient_step, instrumented, network, without_env
 
-__all__ = ["instrumented"]
+__all__ = ["instrumented", "without_env"]
 F = nn.functional
 STEPS, STARTS = 200, 120
 Priority = Callable[[Any, Any, Any, Any, Any, float], float]
@@ -171,9 +171,7 @@ def test_priorities_before_the_next_action(instrumented: Instrumentation) -> Non
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3])
-def test_sarsa_chooses_the_next_action_behind_the_step(
-    instrumented: Instrumentation, epsilon: float
-) -> None:
+def test_sarsa_chooses_the_next_action_behind_the_step(instrumented: Instrumentation, epsilon: float) -> None:
     def script() -> int:
         net, env, acted = network(4, 2), gymnasium.make("CartPole-v1"), 0
         optimizer = torch.optim.Adam(net.parameters())
@@ -365,7 +363,36 @@ def test_several_agents_each_with_a_network(instrumented: Instrumentation, how: 
     assert found["learner_forward"] == 15 * 3 * 4
 
 
+@pytest.mark.usefixtures("without_env")
+@pytest.mark.parametrize("reads", [False, True], ids=["offline", "envs in other processes"])
+def test_an_env_that_is_made_and_not_stepped(
+    instrumented: Instrumentation, monkeypatch: pytest.MonkeyPatch, reads: bool
+) -> None:
+    """For its spaces, or for an evaluation at the end."""
+    monkeypatch.setattr("hotloop.instrument.step_counting._has_unused_env", None)
+    env = gymnasium.make("CartPole-v1")
+
+    def script() -> None:
+        online, target = network(4, 2), network(4, 2)
+        optimizer = torch.optim.Adam(online.parameters())
+        for _ in range(60):
+            with torch.no_grad():
+                goal = target(torch.rand(16, 4)).max(1).values
+                if reads:
+                    goal.numpy()
+            if not reads:
+                gradient_step(optimizer, (online(torch.rand(16, 4)).max(1).values - goal).square().mean())
+
+    found = count(instrumented, script)
+    env.close()
+    if reads:
+        assert (found["policy_forward"], found["learner_forward"]) == (59, 1)
+    else:
+        assert found["learner_forward"] == 120 and "policy_forward" not in found
+
+
 def test_nothing_stays_replaced(instrumented: Instrumentation) -> None:
+    action_flow.reset()
     before = {name: getattr(torch.Tensor, name) for name in action_flow.READS}
     agent = Prioritised()
     count(instrumented, lambda: agent.run(agent.in_numpy, rare))

@@ -149,9 +149,7 @@ def test_a_step_tells_which_picked_call_came_before_it(profiler: Profiler) -> No
 def test_the_next_step_is_told_once_with_its_action(profiler: Profiler) -> None:
     told: list[Any] = []
     counter = profiler.step_counter(1, (2, 3))
-    step = profiler.profile("env_step").wrap(
-        lambda env, *action: (0, 1.0, False, False, {}), after=counter
-    )
+    step = profiler.profile("env_step").wrap(lambda env, *action: (0, 1.0, False, False, {}), after=counter)
     env = Env()
     for action in range(3):
         step(env, action)

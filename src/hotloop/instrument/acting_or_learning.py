@@ -68,6 +68,7 @@ class Site:
     went_backward: bool = False  # a backward pass followed before any env step
     width: int = 0  # values in each row that it was given when it acted
     entry: int = -1  # which observation of several agents it got
+    reads: int = -1  # from tensors before its last call, where no env is known
     windows: int = 0  # opened at its calls
     overtaken: int = 0  # calls after which another one got the same observation and chose the action
     actions: Evidence = field(default_factory=Evidence)  # that followed its calls
@@ -102,11 +103,21 @@ _learner_batches: set[int] = set()  # sizes of batches seen with gradients on, w
 
 def reset() -> None:
     """Forget everything learnt so far."""
-    global _since_step_at
-    for known in (_sites, settled, _paused, _given_raw, _teams, _looks, _since_step, _policy_rows, _learner_batches):
+    global _since_step_at, _backward_passes
+    for known in (
+        _sites,
+        settled,
+        _paused,
+        _given_raw,
+        _teams,
+        _looks,
+        _since_step,
+        _policy_rows,
+        _learner_batches,
+    ):
         known.clear()
     action_flow.reset()
-    _since_step_at = -1
+    _since_step_at, _backward_passes = -1, 0
 
 
 def pick(path: int, previous: int, module: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -220,7 +231,11 @@ def _look(site: Site, counter: Any, env: int, got: tuple[bool, bool, int], frame
     """Note a call that may act; returns whether it comes behind the step that gave the observation."""
     raw, fits, entry = got
     behind = not step_counting.was_reset(env) and action_flow.is_behind_step(frame)
-    if site.windows < MAX_WINDOWS and site.agree < SETTLED_AFTER and action_flow.open_window(_resume, anew=not _looks):
+    if (
+        site.windows < MAX_WINDOWS
+        and site.agree < SETTLED_AFTER
+        and action_flow.open_window(_resume, anew=not _looks)
+    ):
         site.windows += 1
         _paused.update(settled)
         settled.clear()
@@ -310,6 +325,14 @@ def _without_env(site: Site, given: list[Any], grad: bool) -> Any:
     """No env is known: what acts is called without gradients, on batches of another size than the loss."""
     if not grad and (evaluate.is_open() or site.evaluates):
         return evaluate_forward
+    nothing_learnt = not _learner_batches and not _backward_passes
+    if not grad and nothing_learnt and not site.acts and step_counting.has_unused_env():
+        # Training begins with data that it has, unless what is returned is read: for an env elsewhere.
+        site.acts = 0 <= site.reads < action_flow.read_so_far()
+        action_flow.open_window(_resume, anew=False)
+        site.reads = action_flow.read_so_far()
+        if not site.acts:
+            return learner_forward
     batch = max((int(a.shape[0]) if len(a.shape) > 1 else 1 for a in given), default=1)
     if grad and len(_learner_batches) < MAX_BATCHES:
         _learner_batches.add(batch)

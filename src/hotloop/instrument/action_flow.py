@@ -30,7 +30,9 @@ MAX_FRAMES = 200
 Stack = tuple[tuple[CodeType, int], ...]  # outermost first: code, and the instruction it is at
 
 _reads: list[Any] = []  # arrays of the numbers read in this window
-_replaced: dict[str, Any] = {}  # method of torch.Tensor -> what its class had before; empty: no window is open
+_replaced: dict[
+    str, Any
+] = {}  # method of torch.Tensor -> what its class had before; empty: no window is open
 _thread = 0  # that opened the window
 _at_end: Callable[[], object] | None = None
 _quiet = False  # hotloop itself reads
@@ -150,7 +152,9 @@ class Evidence:
     agreed: int = 0  # what was read became the action
     differed: int = 0
     table: dict[int, bytes] = field(default_factory=dict)  # index that was read -> action that followed
-    pairs: list[tuple[float, float]] = field(default_factory=list)  # number that was read, action that followed
+    pairs: list[tuple[float, float]] = field(
+        default_factory=list
+    )  # number that was read, action that followed
 
     def chooses(self) -> bool:
         """Whether results become actions, as far as is known."""
@@ -164,7 +168,7 @@ class Evidence:
 
 
 def agreement(action: Any, reads: list[Any], known: Evidence) -> int:
-    """1 if numbers that were read became an action, 3 if that is no chance; -1 if not, 0 if it cannot be told."""
+    """1 if numbers that were read became an action, 3 if surely; -1 if not, 0 if it cannot be told."""
     if is_unknown(action):
         return SURE  # order alone decides
     with reads_of_ours():

@@ -20,6 +20,7 @@ from typing import Any
 
 from hotloop._util.interrupts import is_users
 from hotloop.instrument import action_flow, process_facts
+from hotloop.instrument.trial_patch import live_objects
 from hotloop.measure.profiler import default
 
 _evaluate = default.profile("evaluate")
@@ -45,7 +46,13 @@ AROUND_TRAINING = frozenset(
 ACTIONS = frozenset({"action", "actions", "act", "acts"})  # what a function gets that scores them
 MAX_NAMED = 1000  # pairs of an env and a function whose names were looked at
 MAX_FRAMES = 40  # that are searched for the name of an env
+ENV_CLASSES = (
+    ("gymnasium.core", "Env"),
+    ("gymnasium.vector.vector_env", "VectorEnv"),
+    ("gym.core", "Env"),
+)
 LIBRARIES = ("gymnasium", "gym", "hotloop", "stable_baselines3", "torchrl", "tianshou", "pufferlib")
+LIBRARIES += ("pettingzoo", "supersuit", "minatar", "rlcard")
 # Whether an env is there for evaluation, by its id and the function that steps it
 _named: dict[tuple[int, CodeType], tuple[weakref.ref[Any], bool]] = {}
 _evaluating: set[CodeType] = set()  # functions that only step such envs
@@ -81,6 +88,18 @@ def total_steps() -> int:
     for observer, _ in _observers:
         total += observer.calls
     return total
+
+
+_has_unused_env: bool | None = None
+
+
+def has_unused_env() -> bool:
+    """Whether an env of a known library had been made when this was asked first, which takes a moment."""
+    global _has_unused_env
+    if _has_unused_env is None:
+        kinds = [getattr(sys.modules.get(module), name, None) for module, name in ENV_CLASSES]
+        _has_unused_env = bool(live_objects(*(kind for kind in kinds if isinstance(kind, type))))
+    return _has_unused_env
 
 
 def went_backward() -> None:
@@ -138,10 +157,10 @@ def new_counter(reward: int, ends: tuple[int, ...], is_vector: bool, **how: Any)
             counter.add(env, *known)
 
     how.setdefault("resets_cost_a_step", _new_env)
+    how.setdefault("on_unknown", count_unknown)
     counter = default.step_counter(
         reward,
         ends,
-        on_unknown=count_unknown,
         skip_inside=_evaluate,
         **how,
     )
@@ -353,5 +372,8 @@ def _new_vector_env(env: Any) -> bool | None:
 single_step = new_counter(1, (2, 3), is_vector=False)
 done_step = new_counter(1, (2,), is_vector=False)  # (observation, reward, done[, info]), as it was before
 vector_step = new_counter(1, (2, 3), is_vector=True, resets_cost_a_step=_new_vector_env)
+act_step = new_counter(
+    0, (1,), is_vector=False
+)  # (reward, done[, info]): envs that are asked for observations
 single_reset = forget_after_reset(single_step)
 vector_reset = forget_after_reset(vector_step)

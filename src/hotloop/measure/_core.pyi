@@ -88,6 +88,7 @@ class StepCounter:
     path: int
     report: Callable[..., object] | None
     on_step: Callable[[Any, Any], object] | None
+    def see(self, env: Any, observation: Any) -> None: ...
     def __init__(
         self,
         recorder: Recorder,

@@ -658,6 +658,18 @@ static int set_report(StepCounter *self, PyObject *value, void *unused)
     return 0;
 }
 
+static PyObject *counter_see(StepCounter *self, PyObject *args)
+{
+    PyObject *env, *observation;
+    if (!PyArg_ParseTuple(args, "OO", &env, &observation)) {
+        return NULL;
+    }
+    if (self->counting && self->recorder->epoch != 0) {
+        keep_observation(self, env, observation);
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *get_on_step(StepCounter *self, void *unused)
 {
     (void)unused;
@@ -675,6 +687,7 @@ static int set_on_step(StepCounter *self, PyObject *value, void *unused)
 static PyMethodDef counter_methods[] = {
     {"add", (PyCFunction)counter_add, METH_VARARGS, "add(env, rewards, ended): count one step of every row."},
     {"forget", (PyCFunction)counter_forget, METH_VARARGS, "forget(env, result=None): its current episodes were abandoned."},
+    {"see", (PyCFunction)counter_see, METH_VARARGS, "see(env, observation): asked of it between two steps."},
     {"recent", (PyCFunction)counter_recent, METH_NOARGS,
      "The last observation of each env stepped lately, newest first: (id of the env, observation, version)."},
     {"drop", (PyCFunction)counter_drop, METH_NOARGS, "Release the observations kept for `recent`."},

@@ -144,6 +144,11 @@ class StepCounter:
         if self._recorder.epoch:
             self._add(env, None, gained, over)
 
+    def see(self, env: Any, observation: Any) -> None:
+        """Keep what an env whose steps return no observation was asked for."""
+        if self.counting and self._recorder.epoch:
+            self._keep(env, observation)
+
     def forget(self, env: Any, result: Any = None) -> None:
         """Abandon the current episodes of `env`; can be the `after` of a reset."""
         if result is not None and self.counting and self._recorder.epoch:
