@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -236,3 +238,69 @@ def test_minatar_counts_acts(
     assert (found["env_steps"], found["env_step"], found["episodes"]) == (120, 120, 3)
     assert found["return_sum"] == 40
     assert found["policy_forward"] == found["expected"] and found["learner_forward"] == 160
+
+
+class Grid:
+    """As MinAtar's envs, written by hand."""
+
+    def __init__(self) -> None:
+        self.frames, self.grid = 0, np.zeros((10, 10, 4), bool)
+
+    def act(self, action: Any) -> tuple[float, bool]:
+        self.frames += 1
+        self.grid = plain.random.random((10, 10, 4)) < 0.1
+        for _ in range(3000):  # shorter steps are not recorded
+            pass
+        return float(self.frames % 3 == 0), self.frames % 40 == 0
+
+    def get_state(self) -> Any:
+        return self.grid
+
+    def reset(self) -> None:
+        self.grid = np.zeros((10, 10, 4), bool)
+
+
+AGENT = """
+class Agent:
+    def __init__(self):
+        self.calls = 0
+    def reset(self):
+        self.calls = 0
+    def act(self, observation):
+        self.calls += 1
+        return 1, self.calls % 3 == 0  # the action, and whether it was random
+    def state(self, layer):
+        return layer
+class Schedule(Agent):
+    def state(self):
+        return 0
+    def act(self, observation):
+        return [1.0], True
+"""
+
+
+def test_plain_envs_with_act_count(
+    instrumented: Instrumentation, importing: Callable[[str, str], ModuleType]
+) -> None:
+    source = "from tests.unit.test_many_agents import np, plain, Any\n" + textwrap.dedent(
+        inspect.getsource(Grid)
+    )
+    env = importing("grid_by_hand", source).Grid()
+    found = count(instrumented, lambda: learn_by_act(env, lambda env: env.get_state()))
+    assert (found["env_steps"], found["episodes"], found["return_sum"]) == (120, 3, 40)
+    assert found["env_step"] >= 110  # the first are looked at
+    assert found["policy_forward"] == found["expected"] and found["learner_forward"] == 160
+
+
+def test_agents_that_act_are_no_envs(
+    instrumented: Instrumentation, importing: Callable[[str, str], ModuleType]
+) -> None:
+    module = importing("agents_by_hand", AGENT)
+
+    def script() -> None:
+        for agent in (module.Agent(), module.Schedule()):
+            for _ in range(20):
+                agent.act(0)
+
+    found = count(instrumented, script)
+    assert not found["env_steps"] and "env_step" not in found

@@ -28,7 +28,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from hotloop._util.interrupts import is_users
-from hotloop.instrument import action_flow, process_facts, step_counting
+from hotloop.instrument import action_flow, method_patches, process_facts, step_counting
 from hotloop.instrument.action_flow import Evidence
 from hotloop.measure.profiler import default
 
@@ -231,11 +231,8 @@ def _look(site: Site, counter: Any, env: int, got: tuple[bool, bool, int], frame
     """Note a call that may act; returns whether it comes behind the step that gave the observation."""
     raw, fits, entry = got
     behind = not step_counting.was_reset(env) and action_flow.is_behind_step(frame)
-    if (
-        site.windows < MAX_WINDOWS
-        and site.agree < SETTLED_AFTER
-        and action_flow.open_window(_resume, anew=not _looks)
-    ):
+    wanted = site.windows < MAX_WINDOWS and site.agree < SETTLED_AFTER and not method_patches.compiles()
+    if wanted and action_flow.open_window(_resume, anew=not _looks):
         site.windows += 1
         _paused.update(settled)
         settled.clear()
@@ -329,7 +326,8 @@ def _without_env(site: Site, given: list[Any], grad: bool) -> Any:
     if not grad and nothing_learnt and not site.acts and step_counting.has_unused_env():
         # Training begins with data that it has, unless what is returned is read: for an env elsewhere.
         site.acts = 0 <= site.reads < action_flow.read_so_far()
-        action_flow.open_window(_resume, anew=False)
+        if not method_patches.compiles():
+            action_flow.open_window(_resume, anew=False)
         site.reads = action_flow.read_so_far()
         if not site.acts:
             return learner_forward

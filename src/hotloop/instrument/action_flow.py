@@ -2,7 +2,7 @@
 
 What a network returns reaches an env as numbers that were read from tensors (`item`, `numpy`, ...). While it
 is not known yet which calls act, a window is open from a forward pass to the next env step: it notes the
-numbers that are read, and compares them with the action. Reading is only watched in windows; no window opens
+numbers that are read, and compares them with the action. Reading is only watched in windows, and none may open
 where something is compiled, since a tracer would see the replacements.
 """
 
@@ -19,7 +19,6 @@ from types import CodeType, FrameType
 from typing import Any
 
 from hotloop._util.interrupts import suppress_own
-from hotloop.instrument import method_patches
 
 READS = ("item", "tolist", "numpy", "__array__", "__int__", "__index__", "__float__")  # of tensors
 MAX_READS = 64  # in one window
@@ -65,12 +64,12 @@ def reads_of_ours() -> Iterator[None]:
 
 
 def open_window(at_end: Callable[[], object], anew: bool) -> bool:
-    """Begin to note what is read from tensors; false if that is done already, or cannot be done.
+    """Begin to note what is read from tensors; false if that is done already.
 
     `at_end` is called when the window closes. `anew` forgets what was read before.
     """
     global _thread, _at_end
-    if _replaced or method_patches.compiles():
+    if _replaced:
         return False
     tensor = sys.modules["torch"].Tensor
     if anew:

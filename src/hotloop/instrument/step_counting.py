@@ -51,8 +51,10 @@ ENV_CLASSES = (
     ("gymnasium.vector.vector_env", "VectorEnv"),
     ("gym.core", "Env"),
 )
-LIBRARIES = ("gymnasium", "gym", "hotloop", "stable_baselines3", "torchrl", "tianshou", "pufferlib")
-LIBRARIES += ("pettingzoo", "supersuit", "minatar", "rlcard")
+LIBRARIES = (
+    *("gymnasium", "gym", "hotloop", "stable_baselines3", "torchrl", "tianshou", "pufferlib"),
+    *("pettingzoo", "supersuit", "minatar", "rlcard"),
+)
 # Whether an env is there for evaluation, by its id and the function that steps it
 _named: dict[tuple[int, CodeType], tuple[weakref.ref[Any], bool]] = {}
 _evaluating: set[CodeType] = set()  # functions that only step such envs
