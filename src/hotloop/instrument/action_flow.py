@@ -2,7 +2,7 @@
 
 What a network returns reaches an env as numbers that were read from tensors (`item`, `numpy`, ...). While it
 is not known yet which calls act, a window is open from a forward pass to the next env step: it notes the
-numbers that are read, and compares them with the action. Reading is only watched in windows, and none may open
+numbers that are read, and compares them with the action. Reading is watched in windows only, and none opens
 where something is compiled, since a tracer would see the replacements.
 """
 
