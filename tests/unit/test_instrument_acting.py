@@ -31,7 +31,7 @@ def instrumented() -> Iterator[Instrumentation]:
     assert instrument.remove() == []
 
 
-def count(instrumented: Instrumentation, script: Callable[[], int | None]) -> dict[str, int]:
+def count(instrumented: Instrumentation, script: Callable[[], int | None]) -> dict[str, Any]:
     """Run a script; returns its calls by region, with its own number of acting calls as `expected`."""
     acting_or_learning.reset()
     step_counting.drop_observations()
@@ -46,6 +46,7 @@ def count(instrumented: Instrumentation, script: Callable[[], int | None]) -> di
         found = {name: stats.calls for name, stats in default.stats().items()}
         progress = default.capture().progress
         found["updates"], found["env_steps"] = progress.updates, progress.env_steps
+        found["episodes"], found["return_sum"] = progress.episodes, progress.return_sum
     finally:
         default.stop()
     if expected is not None:

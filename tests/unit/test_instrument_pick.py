@@ -146,6 +146,37 @@ def test_a_step_tells_which_picked_call_came_before_it(profiler: Profiler) -> No
     assert counter.path == pick.calls[-1][0]
 
 
+def test_the_next_step_is_told_once_with_its_action(profiler: Profiler) -> None:
+    told: list[Any] = []
+    counter = profiler.step_counter(1, (2, 3))
+    step = profiler.profile("env_step").wrap(lambda env, *action: (0, 1.0, False, False, {}), after=counter)
+    env = Env()
+    for action in range(3):
+        step(env, action)
+    counter.on_step = lambda *given: told.append(given)
+    step(env, "action")
+    assert told == [(env, "action")] and counter.on_step is None
+    step(env, "next")
+    counter.on_step = lambda *given: told.append(given)
+    step(env)
+    assert told[1:] == [(env, None)] and counter.calls == 6
+
+
+def test_an_error_while_told_of_a_step_does_not_reach_the_caller(
+    profiler: Profiler, capsys: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("hotloop._util.interrupts._reported", set())
+
+    def told(env: Any, action: Any) -> None:
+        raise RuntimeError("no")
+
+    counter = profiler.step_counter(1, (2, 3))
+    counter.on_step = told
+    step = profiler.profile("env_step").wrap(lambda env: (0, 1.0, False, False, {}), after=counter)
+    assert step(Env()) and counter.calls == 1
+    assert "RuntimeError: no\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("kind", ["one", "rows"])
 def test_observations_are_kept_on_the_short_way_too(profiler: Profiler, kind: str) -> None:
     """The compiled core has a short way for the usual step of the same env as before."""

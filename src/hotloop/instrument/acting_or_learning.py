@@ -13,22 +13,23 @@ The lines are those of the whole call path, since acting and learning often shar
 | `evaluate_forward` | as `policy_forward`, in a function named after evaluation |
 
 What an env returns is compared with what a network gets, by values on a sample; where a script transforms
-observations in between, the size of the batch and the order of calls decide. Once 32 calls of a path agree,
+observations in between, the size of the batch and the order of calls decide. A call that comes after the step
+in a round of the loop, such as one for the priority of the new transition, acts only if what was read from
+tensors became the action (`action_flow.py`). Once 32 calls of a path agree,
 the core stops asking and only checks now and then; a path that is both is judged call by call.
 """
 
 from __future__ import annotations
 
-import dis
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
-from types import CodeType, FrameType
-from typing import Any
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, NamedTuple
 
 from hotloop._util.interrupts import is_users
-from hotloop.instrument import process_facts, step_counting
+from hotloop.instrument import action_flow, method_patches, process_facts, step_counting
+from hotloop.instrument.action_flow import Evidence
 from hotloop.measure.profiler import default
 
 policy_forward = default.profile("policy_forward")
@@ -45,6 +46,8 @@ MAX_CHANGES = 4  # of a path's answer; with more it is judged call by call
 MAX_PATHS = 4096  # remembered; recursion can make any number
 MAX_ARRAYS = 8  # of the arguments of a call that are looked at
 MAX_BATCHES = 64  # sizes of batches that are remembered
+MAX_WINDOWS = 128  # opened at the calls of one path
+MAX_LOOKS = 64  # calls since the last env step that are remembered
 SAMPLE = 64  # values that are compared
 
 
@@ -64,11 +67,33 @@ class Site:
     acts: bool = False  # an env step followed, and no other call came in between
     went_backward: bool = False  # a backward pass followed before any env step
     width: int = 0  # values in each row that it was given when it acted
+    entry: int = -1  # which observation of several agents it got
+    reads: int = -1  # from tensors before its last call, where no env is known
+    windows: int = 0  # opened at its calls
+    overtaken: int = 0  # calls after which another one got the same observation and chose the action
+    actions: Evidence = field(default_factory=Evidence)  # that followed its calls
+
+    def is_overtaken(self) -> bool:
+        """Whether others choose the actions after it."""
+        return bool(self.overtaken) and self.actions.differed > 3 * self.actions.agreed
+
+
+class Look(NamedTuple):
+    """A call since the last env step."""
+
+    site: Site
+    got: int  # 2: the latest observation, 1: something of its size, 0: something else
+    behind: bool  # the step, in a round of the loop
+    entry: int
+    reads: int  # from tensors in this window, before it
 
 
 _sites: dict[int, Site] = {}
 settled: dict[int, Any] = {}  # path -> region; the core looks here first
+_paused: dict[int, Any] = {}  # what is settled, while a window is open: all calls are to be seen then
 _given_raw: set[int] = set()  # ids of envs whose observations reach a policy unchanged
+_teams: set[int] = set()  # ids of envs whose agents have an observation and an action each
+_looks: list[Look] = []
 _since_step: list[Site] = []  # looked at since the env step with this number
 _since_step_at = -1
 _policy_rows: set[int] = set()  # observations in one acting call
@@ -78,34 +103,49 @@ _learner_batches: set[int] = set()  # sizes of batches seen with gradients on, w
 
 def reset() -> None:
     """Forget everything learnt so far."""
-    global _since_step_at
-    for known in (_sites, settled, _given_raw, _since_step, _policy_rows, _learner_batches):
+    global _since_step_at, _backward_passes
+    for known in (
+        _sites,
+        settled,
+        _paused,
+        _given_raw,
+        _teams,
+        _looks,
+        _since_step,
+        _policy_rows,
+        _learner_batches,
+    ):
         known.clear()
-    _since_step_at = -1
+    action_flow.reset()
+    _since_step_at, _backward_passes = -1, 0
 
 
 def pick(path: int, previous: int, module: Any = None, *args: Any, **kwargs: Any) -> Any:
     """The region of a forward pass; `Region.wrap` explains the paths."""
     if collector_setup.is_open():
         return None
-    site = _sites.get(path)
+    frame, site = sys._getframe(1), _sites.get(path)
+    if path in _paused and site is not None:
+        return _watched(site, path, list(_arrays((args, kwargs))), frame)
     if site is None:
         plays = step_counting.trains or not step_counting.total_steps()
-        site = Site(plays and step_counting.evaluates_only(sys._getframe(1)))
+        site = Site(plays and step_counting.evaluates_only(frame))
         if site.evaluates:
-            site.once, site.backward_passes = not _is_in_a_loop(sys._getframe(1)), _backward_passes
+            site.once, site.backward_passes = not _is_in_a_loop(frame), _backward_passes
         if len(_sites) < MAX_PATHS:
             _sites[path] = site
     if site.once and site.agree == SETTLED_AFTER - 1:
         # It judges one position of a search, say: called more often than anything is learnt.
         site.evaluates = _backward_passes - site.backward_passes >= site.agree
-    answer = _judge(site, path, previous, list(_arrays((args, kwargs))))
+    with action_flow.reads_of_ours():
+        answer = _judge(site, path, previous, list(_arrays((args, kwargs))), frame)
     if answer is site.answer:
         site.agree += 1
         if site.agree == SETTLED_AFTER and site.changes <= MAX_CHANGES and path in _sites:
-            settled[path] = answer
+            (_paused if _paused else settled)[path] = answer
     else:
         settled.pop(path, None)
+        _paused.pop(path, None)
         site.changes += site.answer is not None
         site.answer, site.agree = answer, 1
     return answer
@@ -120,12 +160,13 @@ def went_backward(tensor: Any, result: Any) -> None:
         for site in _since_step:
             site.went_backward = True
     _since_step.clear()
+    action_flow.close()  # what acted was called before
 
 
 def _is_in_a_loop(frame: FrameType | None) -> bool:
     """Whether a function named after evaluation, or one that it calls on the way here, loops around it."""
     while frame is not None:
-        if any(begin <= frame.f_lasti <= end for begin, end in _loops_of(frame.f_code)):
+        if any(begin <= frame.f_lasti <= end for begin, end in action_flow.loops_of(frame.f_code)):
             return True
         if step_counting.evaluates(frame.f_code.co_name):
             return False
@@ -133,19 +174,12 @@ def _is_in_a_loop(frame: FrameType | None) -> bool:
     return True  # named by what it steps: whole episodes
 
 
-@cache
-def _loops_of(code: CodeType) -> tuple[tuple[int, int], ...]:
-    """First and last instruction of each loop."""
-    jumps = (i for i in dis.get_instructions(code) if i.opcode in dis.hasjrel)
-    return tuple((i.argval, i.offset) for i in jumps if i.argval < i.offset)
-
-
-def _judge(site: Site, path: int, previous: int, given: list[Any]) -> Any:
+def _judge(site: Site, path: int, previous: int, given: list[Any], frame: FrameType) -> Any:
     grad = sys.modules["torch"].is_grad_enabled()
     found = _nearest_env(given)
     if found is None:
         return _without_env(site, given, grad)
-    counter, env, raw, rows = found
+    counter, env, raw, rows, entry = found
     fits = rows > 0
     if evaluate.is_open():
         return policy_forward
@@ -157,18 +191,27 @@ def _judge(site: Site, path: int, previous: int, given: list[Any]) -> Any:
     width = _width(given)
     if previous == path and site.answer in (policy_forward, policy_rest) and not raw and width != site.width:
         return policy_rest  # `for layer in self.layers: x = layer(x)`
+    if raw:
+        _given_raw.add(env)
+    elif env in _given_raw:  # its policy gets observations as they are, so this is no observation
+        rows = 0
+    behind = _look(site, counter, env, (raw, rows > 0, entry), frame)
+    if raw and env in _teams and entry >= 0:
+        others = {look.entry for look in _looks[:-1] if look.got == 2}
+        another = entry not in others and (bool(others) or site.answer is policy_forward)
+        if another:  # of the agents, which choose one action each
+            before, site.acts = None, not behind
     if before is not None and (fits or before.answer is policy_rest) and not (grad and not fits):
         leader = before.leader or previous
         if before.answer in (policy_forward, policy_rest) and leader != path:
             site.leader = leader
             return policy_rest
-    if raw:
-        _given_raw.add(env)
-    elif fits and env in _given_raw:  # its policy gets observations as they are, so this is no observation
-        fits = False
+    if (behind and not site.actions.chooses()) or site.is_overtaken():
+        return policy_value if not grad and (raw or rows > 0) else learner_forward
+    fits = rows > 0
     last = counter.path and _sites.get(_leader(counter.path))
     someone_else_acts = bool(last and last is not site and last.answer is policy_forward and last.env == env)
-    if led and not someone_else_acts and (fits or not grad):
+    if behind or site.actions.chooses() or (led and not someone_else_acts and (fits or not grad)):
         site.acts = True
     if raw or fits:
         if site.acts or not (someone_else_acts or site.answer is policy_value):
@@ -182,6 +225,68 @@ def _judge(site: Site, path: int, previous: int, given: list[Any]) -> Any:
     if site.acts and not grad and not site.went_backward:  # planning: many states for one action
         return policy_forward
     return learner_forward
+
+
+def _look(site: Site, counter: Any, env: int, got: tuple[bool, bool, int], frame: FrameType) -> bool:
+    """Note a call that may act; returns whether it comes behind the step that gave the observation."""
+    raw, fits, entry = got
+    behind = not step_counting.was_reset(env) and action_flow.is_behind_step(frame)
+    wanted = site.windows < MAX_WINDOWS and site.agree < SETTLED_AFTER and not method_patches.compiles()
+    if wanted and action_flow.open_window(_resume, anew=not _looks):
+        site.windows += 1
+        _paused.update(settled)
+        settled.clear()
+    if action_flow.is_open():
+        action_flow.tell(counter, _stepped)
+        if len(_looks) < MAX_LOOKS:
+            _looks.append(Look(site, 2 * raw or int(fits), behind, entry, action_flow.read_so_far()))
+    return behind
+
+
+def _watched(site: Site, path: int, given: list[Any], frame: FrameType) -> Any:
+    """A call of a settled path while a window is open."""
+    if _paused[path] in (policy_forward, policy_rest, policy_value):
+        with action_flow.reads_of_ours():
+            found = _nearest_env(given)
+            if found is not None:
+                counter, env, raw, rows, entry = found
+                _look(site, counter, env, (raw, rows > 0 and env not in _given_raw, entry), frame)
+    return _paused[path]
+
+
+def _resume() -> None:
+    """The window is closed: the core decides again where that is settled."""
+    settled.update(_paused)
+    _paused.clear()
+
+
+def _stepped(env: Any, action: Any, reads: list[Any], complete: bool) -> None:
+    """An env was stepped: the first call that got its observation chose the action, if the numbers agree."""
+    _note_team(env, action)
+    best = max((look.got for look in _looks), default=0)
+    looks = [look for look in _looks if look.got == best]
+    _looks.clear()
+    looks = [look for look in looks if not look.behind] or looks
+    if not looks or (action_flow.is_unknown(action) and not complete):
+        return
+    first, *others = looks
+    before = first.site.actions.agreed
+    first.site.actions.add(action, reads[first.reads : others[0].reads if others else None])
+    if others and others[-1].site is not first.site and first.site.actions.agreed == before:
+        chosen = action_flow.agreement(action, reads[others[-1].reads :], Evidence()) > 0
+        first.site.overtaken += chosen
+        alone = all(look.site is first.site or look.site.answer is not policy_forward for look in others)
+        first.site.acts |= chosen and alone and best > 0 and not first.behind
+
+
+def _note_team(env: Any, action: Any) -> None:
+    """An action for each name that has an observation."""
+    if not isinstance(action, dict) or len(action) < 2:
+        return
+    for counter, _ in step_counting.counters():
+        for known, observation, _ in counter.recent():
+            if known == id(env) and isinstance(observation, dict) and action.keys() <= observation.keys():
+                _teams.add(known)
 
 
 def _width(given: list[Any]) -> int:
@@ -217,35 +322,44 @@ def _without_env(site: Site, given: list[Any], grad: bool) -> Any:
     """No env is known: what acts is called without gradients, on batches of another size than the loss."""
     if not grad and (evaluate.is_open() or site.evaluates):
         return evaluate_forward
+    nothing_learnt = not _learner_batches and not _backward_passes
+    if not grad and nothing_learnt and not site.acts and step_counting.has_unused_env():
+        # Training begins with data that it has, unless what is returned is read: for an env elsewhere.
+        site.acts = 0 <= site.reads < action_flow.read_so_far()
+        if not method_patches.compiles():
+            action_flow.open_window(_resume, anew=False)
+        site.reads = action_flow.read_so_far()
+        if not site.acts:
+            return learner_forward
     batch = max((int(a.shape[0]) if len(a.shape) > 1 else 1 for a in given), default=1)
     if grad and len(_learner_batches) < MAX_BATCHES:
         _learner_batches.add(batch)
     return learner_forward if grad or batch in _learner_batches else policy_forward
 
 
-def _nearest_env(given: list[Any]) -> tuple[Any, int, bool, int] | None:
-    """The env whose observation was given: its counter, its id, whether unchanged, and how many rows.
+def _nearest_env(given: list[Any]) -> tuple[Any, int, bool, int, int] | None:
+    """The env whose observation was given: its counter, its id, whether unchanged, how many rows, and which.
 
     The newest env when none matches, with 0 rows when the sizes do not fit; None when no env is known.
     """
     numbers = [number for number in map(_as_numbers, given) if number is not None]
-    newest: tuple[Any, int, bool, int] | None = None
+    newest: tuple[Any, int, bool, int, int] | None = None
     for counter, is_vector in step_counting.counters():
         kept = counter.recent()
         for at, (env, observation, _) in enumerate(kept):
             seen = [number for number in map(_as_numbers, _arrays(observation)) if number is not None]
-            for y in seen:
+            for entry, y in enumerate(seen):
                 if any(_equal(x, y, is_vector) for x in numbers):
                     whole = is_vector and y.ndim and any(x.size == y.size for x in numbers)
-                    return counter, env, True, len(y) if whole else 1
+                    return counter, env, True, len(y) if whole else 1, entry
             if at == 0:
                 rows = max((_fitting_rows(x, y, is_vector) for x in given[:1] for y in seen), default=0)
                 if newest is None or rows > newest[3]:
-                    newest = counter, env, False, rows
+                    newest = counter, env, False, rows, -1
         if not is_vector and len(kept) > 1:
             for x in numbers:
                 if _rows_equal(x, kept):
-                    return counter, kept[0][0], True, len(x)
+                    return counter, kept[0][0], True, len(x), -1
     return newest
 
 

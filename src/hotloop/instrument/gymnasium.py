@@ -14,6 +14,7 @@ from hotloop.instrument.patch import Patch, Patches, follow_subclasses
 from hotloop.instrument.standard_library import ipc_wait
 from hotloop.measure.profiler import default
 
+env_observe = default.profile("env_observe", "environment")
 # method -> the region around the outermost call, and the category of the regions below it
 _OUTER = {
     "step": (default.profile("env_step"), "environment"),
@@ -44,6 +45,19 @@ def patch_vector(module: ModuleType, into: Patches) -> None:
     after = {"step": step_counting.vector_step, "reset": step_counting.vector_reset}
     methods = functools.partial(_methods, hollow=module.VectorWrapper, after=after)
     into.apply([follow_subclasses(module.VectorEnv, methods, into)])
+
+
+def patch_minatar(module: ModuleType, into: Patches) -> None:
+    """`minatar.environment`: `act` is the step; observations are asked for with `state`."""
+    cls = module.Environment
+    region, forget = _OUTER["step"][0], step_counting.forget_after_reset(step_counting.act_step)
+    into.apply(
+        [
+            patch_below(cls, "act", region, "environment", step_counting.act_step),
+            patch_below(cls, "reset", _OUTER["reset"][0], "environment", forget),
+            patch_outermost(cls, "state", env_observe, step_counting.act_step.see),
+        ]
+    )
 
 
 def patch_async(module: ModuleType, into: Patches) -> None:

@@ -1,14 +1,17 @@
-"""Envs that are plain classes of the user's, with `step` and `reset` and no library below them.
+"""Envs that are plain classes of the user's, with `step` or `act`, `reset` and no library below them.
 
 A class statement tells of them (`builtins.__build_class__`). Whether `step` is that of an env, its first
 results tell: (observation, reward, done, ...). The `step` of an agent or a schedule returns something else,
-and is left alone from then on. Classes that a decorator may compile or send elsewhere are never touched.
+and is left alone from then on. `act` is a step where the class also has a method that is asked for
+observations (`state`), and results are (reward, done, ...): agents have an `act`, too. Classes that a
+decorator may compile or send elsewhere are never touched.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import inspect
 import sys
 import time
@@ -18,12 +21,14 @@ from typing import Any
 
 from hotloop._util.interrupts import is_users, suppress_own
 from hotloop.instrument import step_counting
+from hotloop.instrument.gymnasium import env_observe
 from hotloop.instrument.method_patches import patch_outermost
 from hotloop.instrument.patch import Patch, Patches
 from hotloop.measure.core_shared import PACKAGE, is_library
 from hotloop.measure.profiler import default
 
-METHODS = ("step", "reset")
+METHODS = ("step", "reset"), ("act", "reset")  # of an env
+OBSERVING = ("state", "observe", "observation", "get_state", "get_obs", "get_observation")  # beside `act`
 ABSTRACT = frozenset({"abc", "typing", "typing_extensions", "builtins"})  # modules of bases that do nothing
 HARMLESS = frozenset({"dataclass", "final", "total_ordering", "runtime_checkable"})  # decorators of classes
 READERS = frozenset({"jitclass", "script", "remote"})  # functions that compile or copy a class given to them
@@ -32,7 +37,7 @@ FIRST_STEPS = 8  # distances between steps that are looked at
 SHORT_NS = 20_000  # steps that follow each other faster are not recorded: that would cost a few per cent
 LONG_NS = 1_000_000  # steps that are so far apart are recorded after the fourth
 
-_OUTER = {name: default.profile(f"env_{name}") for name in METHODS}
+_OUTER = {name: default.profile(f"env_{name}") for name in ("step", "reset")}
 _looked_at = 0  # steps whose env was not known to be one
 _given_away: dict[str, frozenset[str] | None] = {}  # file -> classes to leave alone; None: unknown
 
@@ -40,7 +45,9 @@ _given_away: dict[str, frozenset[str] | None] = {}  # file -> classes to leave a
 def watch_classes(into: Patches) -> Callable[[], object]:
     """Begin to look at new classes; returns what ends it."""
     before = builtins.__build_class__
-    ours = default.class_builder(before, METHODS, lambda cls: _made(cls, into))
+    ours = before
+    for names in METHODS:
+        ours = default.class_builder(ours, names, functools.partial(_made, names[0], into))
     builtins.__build_class__ = ours
 
     def end() -> None:
@@ -50,15 +57,17 @@ def watch_classes(into: Patches) -> Callable[[], object]:
     return end
 
 
-def _made(cls: type, into: Patches) -> None:
+def _made(name: str, into: Patches, cls: type) -> None:
     with suppress_own(Exception):
-        if _may_be_an_env(cls):
-            into.apply([_FirstSteps(cls, into).patch])
+        if _may_be_an_env(cls, name):
+            into.apply([_FirstSteps(cls, name, into).patch])
 
 
-def _may_be_an_env(cls: type) -> bool:
+def _may_be_an_env(cls: type, name: str) -> bool:
     """A class of the user's with plain methods and no base from a library."""
-    step = vars(cls).get("step")
+    step = vars(cls).get(name)
+    if name == "act" and (hasattr(cls, "step") or not _is_asked_for_observations(cls)):
+        return False
     if not isinstance(step, FunctionType) or step.__code__.co_argcount < 2 or not _returns(step):
         return False
     file = step.__code__.co_filename
@@ -68,6 +77,15 @@ def _may_be_an_env(cls: type) -> bool:
         _given_away[file] = _find_given_away(file)
     names = _given_away.get(file)
     return names is not None and cls.__name__ not in names
+
+
+def _is_asked_for_observations(cls: type) -> bool:
+    return any(_is_asked(vars(base).get(name)) for base in cls.__mro__ for name in OBSERVING)
+
+
+def _is_asked(method: Any) -> bool:
+    """A plain method without arguments."""
+    return isinstance(method, FunctionType) and method.__code__.co_argcount == 1 and _returns(method)
 
 
 def _returns(function: FunctionType) -> bool:
@@ -126,8 +144,9 @@ class _FirstSteps:
     time.
     """
 
-    def __init__(self, cls: type, into: Patches):
+    def __init__(self, cls: type, name: str, into: Patches):
         self.cls = cls
+        self.name = name
         self.into = into
         self.counter: Any = None
         self.looked_ns = 0
@@ -135,9 +154,9 @@ class _FirstSteps:
         self.counts: list[tuple[Any, Any]] = []  # envs, with rewards and ends that are still to be counted
         self.decided = False
         self.steps_before = 0
-        region = default.profile(f"{cls.__name__}.step", "other")
+        region = default.profile(f"{cls.__name__}.{name}", "other")
         watched = {"choose": self.begin, "otherwise": region, "after": self}
-        self.patch = Patch(cls, "step", lambda function: region.wrap(function, **watched))
+        self.patch = Patch(cls, name, lambda function: region.wrap(function, **watched))
 
     def begin(self) -> bool:
         """Called before each step."""
@@ -153,10 +172,11 @@ class _FirstSteps:
             return
         with suppress_own(Exception):
             if self.counter is None:
-                self.counter = counter_of(result)
+                self.counter = counter_of(result) if self.name == "step" else counter_of_act(result)
             else:
                 self.apart_ns.append(time.perf_counter_ns() - self.looked_ns)
-            known = step_counting.plain_numbers(result, 1, (2, 3) if _has_truncated(result) else (2,))
+            places = (0, (1,)) if self.name == "act" else (1, (2, 3) if _has_truncated(result) else (2,))
+            known = step_counting.plain_numbers(result, *places)
             if self.counter is None:
                 self.decide(False)
                 return
@@ -175,7 +195,7 @@ class _FirstSteps:
         if not self.patch.undo() or not is_env:
             self.counter = None
             return
-        self.into.apply(_patches_of(self.cls, self.counter))
+        self.into.apply(_patches_of(self.cls, self.name, self.counter))
         for env, known in counts:
             if known is None:  # rewards of agents with one end for all: a step, as the counter says
                 default.progress(env_steps=1)
@@ -183,15 +203,35 @@ class _FirstSteps:
                 self.counter.add(env, *known)
 
 
-def _patches_of(cls: type, counter: Any) -> list[Patch]:
+def _patches_of(cls: type, name: str, counter: Any) -> list[Patch]:
     """One region for each method: nothing is wrapped around a plain env that would need a name below it."""
     owner = next(base for base in cls.__mro__ if "reset" in vars(base))
-    patches = [patch_outermost(cls, "step", _OUTER["step"], counter)]
+    patches = [patch_outermost(cls, name, _OUTER["step"], counter)]
+    for asked in OBSERVING if name == "act" else ():
+        if _is_asked(vars(cls).get(asked)):
+            patches.append(Patch(cls, asked, _observing))
     reset = vars(owner)["reset"]
     if isinstance(reset, FunctionType) and _returns(reset) and not hasattr(reset, "__wrapped__"):
         forget = step_counting.forget_after_reset(counter)
         patches.append(patch_outermost(owner, "reset", _OUTER["reset"], forget))
     return patches
+
+
+def _observing(asked: Callable[..., Any]) -> Callable[..., Any]:
+    """What the env shows between two steps."""
+    inside = (env_observe, *_OUTER.values())
+    wrapped: Callable[..., Any] = env_observe.wrap(
+        asked, skip_inside=inside, after=step_counting.act_step.see
+    )
+    return wrapped
+
+
+def counter_of_act(result: Any) -> Any:
+    """As below, of an env with `act`, which returns (reward, done, ...) with one number as reward."""
+    if not isinstance(result, tuple) or not 2 <= len(result) <= 4:
+        return None
+    one = isinstance(result[0], int | float) or getattr(result[0], "shape", None) == ()
+    return step_counting.act_step if one and _is_reward(result[0]) and _is_flag(result[1]) else None
 
 
 def counter_of(result: Any) -> Any:

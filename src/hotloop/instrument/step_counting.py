@@ -19,7 +19,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from hotloop._util.interrupts import is_users
-from hotloop.instrument import process_facts
+from hotloop.instrument import action_flow, process_facts
+from hotloop.instrument.trial_patch import live_objects
 from hotloop.measure.profiler import default
 
 _evaluate = default.profile("evaluate")
@@ -45,7 +46,15 @@ AROUND_TRAINING = frozenset(
 ACTIONS = frozenset({"action", "actions", "act", "acts"})  # what a function gets that scores them
 MAX_NAMED = 1000  # pairs of an env and a function whose names were looked at
 MAX_FRAMES = 40  # that are searched for the name of an env
-LIBRARIES = ("gymnasium", "gym", "hotloop", "stable_baselines3", "torchrl", "tianshou", "pufferlib")
+ENV_CLASSES = (
+    ("gymnasium.core", "Env"),
+    ("gymnasium.vector.vector_env", "VectorEnv"),
+    ("gym.core", "Env"),
+)
+LIBRARIES = (
+    *("gymnasium", "gym", "hotloop", "stable_baselines3", "torchrl", "tianshou", "pufferlib"),
+    *("pettingzoo", "supersuit", "minatar", "rlcard"),
+)
 # Whether an env is there for evaluation, by its id and the function that steps it
 _named: dict[tuple[int, CodeType], tuple[weakref.ref[Any], bool]] = {}
 _evaluating: set[CodeType] = set()  # functions that only step such envs
@@ -81,6 +90,18 @@ def total_steps() -> int:
     for observer, _ in _observers:
         total += observer.calls
     return total
+
+
+_has_unused_env: bool | None = None
+
+
+def has_unused_env() -> bool:
+    """Whether an env of a known library had been made when this was asked first, which takes a moment."""
+    global _has_unused_env
+    if _has_unused_env is None:
+        kinds = [getattr(sys.modules.get(module), name, None) for module, name in ENV_CLASSES]
+        _has_unused_env = bool(live_objects(*(kind for kind in kinds if isinstance(kind, type))))
+    return _has_unused_env
 
 
 def went_backward() -> None:
@@ -138,10 +159,10 @@ def new_counter(reward: int, ends: tuple[int, ...], is_vector: bool, **how: Any)
             counter.add(env, *known)
 
     how.setdefault("resets_cost_a_step", _new_env)
+    how.setdefault("on_unknown", count_unknown)
     counter = default.step_counter(
         reward,
         ends,
-        on_unknown=count_unknown,
         skip_inside=_evaluate,
         **how,
     )
@@ -157,9 +178,24 @@ def forget_after_reset(counter: Any) -> Callable[[Any, Any], None]:
     def forget(env: Any, result: Any) -> None:
         if not _env_step.is_open():
             counter.forget(env, result)
+            _note_reset(env)
             is_evaluation_env(env, sys._getframe(1))  # before the policy is asked for the first time
 
     return forget
+
+
+_reset_at: dict[int, int] = {}  # id of an env -> env steps of this process before its last reset
+
+
+def _note_reset(env: Any) -> None:
+    if len(_reset_at) >= MAX_NAMED:
+        _reset_at.clear()
+    _reset_at[id(env)] = total_steps()
+
+
+def was_reset(env: int) -> bool:
+    """Whether no env was stepped since this one was reset."""
+    return _reset_at.get(env) == total_steps()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -304,6 +340,7 @@ def is_evaluation(env: Any, frame: FrameType) -> bool:
     or after gradients from data that no env of this run gave.
     """
     global trains
+    action_flow.note_step(frame)
     found = is_evaluation_env(env, frame) or in_evaluation(frame)
     trains = trains or not found
     if not found:
@@ -337,5 +374,8 @@ def _new_vector_env(env: Any) -> bool | None:
 single_step = new_counter(1, (2, 3), is_vector=False)
 done_step = new_counter(1, (2,), is_vector=False)  # (observation, reward, done[, info]), as it was before
 vector_step = new_counter(1, (2, 3), is_vector=True, resets_cost_a_step=_new_vector_env)
+act_step = new_counter(
+    0, (1,), is_vector=False
+)  # (reward, done[, info]): envs that are asked for observations
 single_reset = forget_after_reset(single_step)
 vector_reset = forget_after_reset(vector_step)

@@ -87,6 +87,8 @@ class StepCounter:
     calls: int
     path: int
     report: Callable[..., object] | None
+    on_step: Callable[[Any, Any], object] | None
+    def see(self, env: Any, observation: Any) -> None: ...
     def __init__(
         self,
         recorder: Recorder,

@@ -35,6 +35,7 @@ typedef struct {
     PyObject *last_env;   /* only compared, never dereferenced */
     Rows *last_rows;      /* its rows, owned by the capsule */
     PyObject *report;
+    PyObject *on_step;    /* called once, with the next step; the quick way is closed until then */
     uint64_t skip_bits; /* bit_of() of `skip_inside` */
     bool counting;
     Py_ssize_t place_count;
@@ -334,13 +335,29 @@ static bool count_any(StepCounter *self, PyObject *env, PyObject *result, uint64
     return good;
 }
 
+/* Call `on_step`, once. False with an error of the user's set. */
+static bool tell_of_step(StepCounter *self, PyObject *env, PyObject *action)
+{
+    PyObject *told = self->on_step;
+    if (told == NULL || !self->counting || self->recorder->epoch == 0) {
+        return true;
+    }
+    self->on_step = NULL;
+    self->called_out = true;
+    PyObject *done = PyObject_CallFunctionObjArgs(told, env, action, NULL);
+    Py_DECREF(told);
+    Py_XDECREF(done);
+    return done != NULL || report_error();
+}
+
 /* False with an error set. `now` is the time, read if it is 0; `called_out` (may be NULL): whether Python was
    called. */
-static bool count_step(PyObject *counter, PyObject *env, PyObject *result, uint64_t now, bool *called_out)
+static bool count_step(PyObject *counter, PyObject *env, PyObject *action, PyObject *result, uint64_t now,
+                       bool *called_out)
 {
     StepCounter *self = (StepCounter *)counter;
     self->called_out = false;
-    bool good = count_any(self, env, result, now);
+    bool good = tell_of_step(self, env, action) && count_any(self, env, result, now);
     if (called_out != NULL) {
         *called_out = self->called_out;
     }
@@ -422,7 +439,7 @@ static PyObject *call_counter(PyObject *self, PyObject *const *args, size_t narg
         PyErr_SetString(PyExc_TypeError, "A step counter takes an env and the result of its step.");
         return NULL;
     }
-    if (!count_step(self, args[0], args[1], 0, NULL)) {
+    if (!count_step(self, args[0], Py_None, args[1], 0, NULL)) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -597,6 +614,7 @@ static int counter_traverse(StepCounter *self, visitproc visit, void *arg)
     Py_VISIT(self->resets_cost_a_step);
     Py_VISIT(self->skip_inside);
     Py_VISIT(self->report);
+    Py_VISIT(self->on_step);
     Py_VISIT(self->rows);
     for (int i = 0; i < MAX_RECENT; i++) {
         Py_VISIT(self->recent[i].observation);
@@ -610,6 +628,7 @@ static int counter_clear(StepCounter *self)
     Py_CLEAR(self->episode_sums);
     Py_CLEAR(self->resets_cost_a_step);
     Py_CLEAR(self->report);
+    Py_CLEAR(self->on_step);
     for (int i = 0; i < MAX_RECENT; i++) {
         Py_CLEAR(self->recent[i].observation);
     }
@@ -639,9 +658,36 @@ static int set_report(StepCounter *self, PyObject *value, void *unused)
     return 0;
 }
 
+static PyObject *counter_see(StepCounter *self, PyObject *args)
+{
+    PyObject *env, *observation;
+    if (!PyArg_ParseTuple(args, "OO", &env, &observation)) {
+        return NULL;
+    }
+    if (self->counting && self->recorder->epoch != 0) {
+        keep_observation(self, env, observation);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *get_on_step(StepCounter *self, void *unused)
+{
+    (void)unused;
+    return Py_NewRef(self->on_step ? self->on_step : Py_None);
+}
+
+static int set_on_step(StepCounter *self, PyObject *value, void *unused)
+{
+    (void)unused;
+    Py_XSETREF(self->on_step, none_to_null(value));
+    self->last_env = NULL; /* not the quick way */
+    return 0;
+}
+
 static PyMethodDef counter_methods[] = {
     {"add", (PyCFunction)counter_add, METH_VARARGS, "add(env, rewards, ended): count one step of every row."},
     {"forget", (PyCFunction)counter_forget, METH_VARARGS, "forget(env, result=None): its current episodes were abandoned."},
+    {"see", (PyCFunction)counter_see, METH_VARARGS, "see(env, observation): asked of it between two steps."},
     {"recent", (PyCFunction)counter_recent, METH_NOARGS,
      "The last observation of each env stepped lately, newest first: (id of the env, observation, version)."},
     {"drop", (PyCFunction)counter_drop, METH_NOARGS, "Release the observations kept for `recent`."},
@@ -658,6 +704,7 @@ static PyMemberDef counter_members[] = {
 
 static PyGetSetDef counter_getset[] = {
     {"report", (getter)get_report, (setter)set_report, "Called with the arguments of progress(), instead of counting.", NULL},
+    {"on_step", (getter)get_on_step, (setter)set_on_step, "Called once, with the env and the action of the next step.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -150,7 +150,7 @@ static Region *picked_region(Profiled *self, PyObject *const *args, size_t nargs
 }
 
 static bool count_quickly(PyObject *counter, Arena *a, PyObject *env, PyObject *result);
-static bool count_step(PyObject *counter, PyObject *env, PyObject *result, uint64_t now, bool *called_out);
+static bool count_step(PyObject *counter, PyObject *env, PyObject *action, PyObject *result, uint64_t now, bool *called_out);
 
 /* Hooks after a call are overhead of ours: record their time in a region of ours, so that reports show it. */
 static bool credit_hook(Recorder *rec)
@@ -169,11 +169,12 @@ static bool credit_hook(Recorder *rec)
 }
 
 /* A step counter that did not call Python costs no more than a region and gets no call of its own. */
-static __attribute__((noinline)) bool call_slowly_after(Profiled *self, Arena *a, PyObject *first, PyObject *result)
+static __attribute__((noinline)) bool call_slowly_after(Profiled *self, Arena *a, PyObject *first, PyObject *second,
+                                                        PyObject *result)
 {
     bool went_well, called_out = true;
     if (Py_IS_TYPE(self->after, &StepCounterType)) { /* the call has just ended: reuse the time of its end */
-        went_well = count_step(self->after, first, result, a ? a->file->last_ns : 0, &called_out);
+        went_well = count_step(self->after, first, second, result, a ? a->file->last_ns : 0, &called_out);
     } else {
         PyObject *done = PyObject_CallFunctionObjArgs(self->after, first, result, NULL);
         went_well = done != NULL;
@@ -188,7 +189,7 @@ static inline bool call_after(Profiled *self, PyObject *const *args, size_t narg
     PyObject *first = PyVectorcall_NARGS(nargsf) > 0 ? args[0] : Py_None;
     Arena *a = arena_now(self->recorder);
     return (Py_IS_TYPE(self->after, &StepCounterType) && a != NULL && count_quickly(self->after, a, first, result)) ||
-           call_slowly_after(self, a, first, result);
+           call_slowly_after(self, a, first, PyVectorcall_NARGS(nargsf) > 1 ? args[1] : Py_None, result);
 }
 
 /* The region of a call's first argument, inside the one of the call; borrowed. NULL: it has none, or, with an error

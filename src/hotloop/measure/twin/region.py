@@ -22,6 +22,7 @@ from hotloop.measure.core_shared import RECORD_CALLS, RECORD_GAPS, RECORD_ROUNDS
 from hotloop.measure.decorate import decorate
 from hotloop.measure.twin import call_path
 from hotloop.measure.twin.arena import DEPTH, FRAME_WORDS, LAST, LAST_BUCKET, OCTAVE_BASE, SEQ, STACK, Arena
+from hotloop.measure.twin.step_counter import StepCounter
 
 if TYPE_CHECKING:
     from hotloop.measure.twin.arena import Node
@@ -347,7 +348,11 @@ class Region:
             with around or nullcontext(), region, inside or nullcontext():
                 result = function(*args, **kwargs)
             if after is not None and (around is not None or not has_outer):
-                self.recorder.safely(after, args[0] if args else None, result)
+                first, second = (*args, None, None)[:2]
+                if isinstance(after, StepCounter):
+                    self.recorder.safely(after.count, first, second, result)
+                else:
+                    self.recorder.safely(after, first, result)
                 if getattr(after, "called_out", True):
                     self.recorder.safely(self.recorder.credit_hook)
             return result

@@ -53,6 +53,9 @@ class StepCounter:
     here. `called_out` tells whether the last step called any other code; if not, it was too short to be
     worth recording.
 
+    `on_step(env, action)` is called once, at the end of the next step, and then forgotten; the action is the
+    second positional argument of the step, None for a step that has none or that was not wrapped.
+
     `calls` counts steps, each of all rows of an env. `path` is the path of the last call picked by
     `Region.wrap` before the last step, 0 for none.
     """
@@ -75,6 +78,7 @@ class StepCounter:
         self.counting = True
         self.called_out = False
         self.report: Callable[..., object] | None = None
+        self.on_step: Callable[[Any, Any], object] | None = None
         self._recorder = recorder
         self._reward = reward
         self._ends = ends
@@ -107,9 +111,16 @@ class StepCounter:
 
     def __call__(self, env: Any, result: Any) -> None:
         """Count one step of `env` that returned `result`."""
+        self.count(env, None, result)
+
+    def count(self, env: Any, action: Any, result: Any) -> None:
+        """As above, of a step whose action is known."""
         self.called_out = False
         if not self.counting or not self._recorder.epoch:
             return
+        if self.on_step is not None:
+            told, self.on_step, self.called_out = self.on_step, None, True
+            self._recorder.safely(told, env, action)
         self.calls += 1
         self.path = call_path.last_path or self.path  # one call may choose actions for several steps
         self._keep(env, result)
@@ -132,6 +143,11 @@ class StepCounter:
         gained, over = [float(reward) for reward in rewards], [bool(end) for end in ended]
         if self._recorder.epoch:
             self._add(env, None, gained, over)
+
+    def see(self, env: Any, observation: Any) -> None:
+        """Keep what an env whose steps return no observation was asked for."""
+        if self.counting and self._recorder.epoch:
+            self._keep(env, observation)
 
     def forget(self, env: Any, result: Any = None) -> None:
         """Abandon the current episodes of `env`; can be the `after` of a reset."""
