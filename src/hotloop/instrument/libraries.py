@@ -93,6 +93,7 @@ LIBRARIES = {
     "ray.rllib.env.env_runner_group": "hotloop.instrument.rllib:patch_env_runner_group",
     "ray.rllib.env.env_runner": "hotloop.instrument.rllib:patch_env_runners",
     "ray.rllib.connectors.connector_pipeline_v2": "hotloop.instrument.rllib:patch_connectors",
+    "ray.rllib.utils.replay_buffers.episode_replay_buffer": "hotloop.instrument.rllib:patch_replay_buffers",
     "ray.rllib.core.rl_module.rl_module": "hotloop.instrument.rllib:patch_modules",
     "ray.rllib.core.learner.learner": "hotloop.instrument.rllib:patch_learners",
     "torch.utils.tensorboard.writer": "hotloop.instrument.loggers:patch_tensorboard",
