@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hotloop.analysis.advice.run_view import view_run
+from hotloop.analysis.advice.slow_idioms import saved_by_working_ahead
 from hotloop.analysis.categories import Resolver
 from hotloop.analysis.explain import explain
 from hotloop.analysis.find_system import find_system
@@ -162,6 +164,24 @@ def test_collectors_that_fill_a_buffer_whenever_they_like_are_not_told_to_be_bro
     learner = {**waiting("Buffer.sample", 300, 7.0), "backward": Spec(300, 1e7)}
     made = job(learner, [*actors, buffer], updates=300)
     assert "env_workers_cost_more_than_work" not in advised(made)
+
+
+def test_workers_that_work_ahead_still_need_the_time_of_the_busiest() -> None:
+    """Waits of 80 % were said to give up to 20x, though the workers worked most of that time."""
+    for work_s, expected in (
+        (1.0, (0.2, 0.6, 0.95)),
+        (6.0, (0.2, 0.5, 0.5)),
+        (9.9, (0.0125, 0.0125, 0.0125)),
+    ):
+        worker = ("Rollout", tasks("Rollout.run", 1000, work_s), 5000, 0)
+        made = job(
+            {**waiting("Rollout.run", 1000, 8.0), "learn": Spec(1000, 2e6)}, [worker] * 2, unattributed=0.0
+        )
+        run = view_run(made, explain(made))
+        assert run is not None
+        saved, why = saved_by_working_ahead(run, 0.8, (0.2, 0.6, 0.95))
+        assert saved == pytest.approx(expected, rel=0.02)
+        assert bool(why) is (work_s > 2)
 
 
 @pytest.mark.parametrize("name", ["wait for Server.act", "look up"])
