@@ -83,6 +83,8 @@ LIBRARIES = {
     "pufferlib.pufferl": "hotloop.instrument.pufferlib:patch_trainer",
     "ray._private.worker": "hotloop.instrument.ray:patch_worker",
     "ray._private.serialization": "hotloop.instrument.ray:patch_serialization",
+    "ray.cloudpickle.cloudpickle": "hotloop.instrument.ray:patch_pickling",
+    "ray._private.inspect_util": "hotloop.instrument.ray:patch_inspection",
     "ray.actor": "hotloop.instrument.ray:patch_actor",
     "ray.remote_function": "hotloop.instrument.ray:patch_remote_function",
     "ray.train.v2.api.train_fn_utils": "hotloop.instrument.ray_train:patch_report",
