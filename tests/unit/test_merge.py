@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,11 +15,12 @@ import pytest
 import hotloop
 from hotloop._util.errors import CaptureError, HotloopError
 from hotloop.analysis.collective_clocks import offset_between
+from hotloop.capture.clock_alignment import align_messages
 from hotloop.capture.message_format import MEET, RECORD
 from hotloop.capture.messages import LoggedChannel, MessageLog
 from hotloop.capture.summary import load_summary
 from hotloop.cli.main import main
-from hotloop.workflows.merge import merge_captures
+from hotloop.workflows.merge import align_computers, merge_captures
 from hotloop.workflows.run import begin_capture, launch_key
 
 MS = 1_000_000
@@ -94,6 +97,33 @@ def test_how_clocks_were_aligned_is_said(
     assert "by their real-time clocks alone" in printed.err
     data = json.loads(printed.out)
     assert (data["schema_version"], data["processes"], data["hosts"]) == (1, 2, ["one", "two"])
+
+
+def test_computers_that_record_into_one_folder_are_put_on_one_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each computer of a launch does so at its end; process ids may be the same, as in containers."""
+    one, two = (record(tmp_path, name, name, monkeypatch) for name in ("one", "two"))
+    (part,) = (two / "parts").glob("*.part")
+    shutil.copy(part, one / "parts")
+    before = {p.host: p.start_ns for p in hotloop.load(one).processes}
+    ahead = -5_000 * 10**9
+    logs = [
+        replace(log, pid=os.getpid(), host=host)
+        for log, host in zip(ranks(ahead), ("one", "two"), strict=True)
+    ]
+    monkeypatch.setattr("hotloop.workflows.merge.read_messages", lambda folder: (tuple(logs), ()))
+    (sentence,) = align_computers(one)
+    assert sentence.startswith("the clocks of one and two are aligned to") and "200 collectives" in sentence
+    whole = hotloop.load(one)
+    (uncertainty,) = [node.clock_uncertainty_ns for node in whole.nodes if not node.driver]
+    after = {p.host: p.start_ns for p in whole.processes}
+    assert uncertainty is not None and after["one"] == before["one"]
+    assert after["two"] == pytest.approx(before["two"] - ahead, abs=uncertainty)
+    moved = align_messages(logs, whole.processes, whole.nodes)
+    entered = [int(log.records["begin_ns"][0]) for log in moved]
+    assert abs(entered[1] - entered[0]) < 10 * MS
+    assert align_computers(two) == [] and not (two / "nodes").exists()
 
 
 def test_mistakes_get_one_sentence(

@@ -84,6 +84,7 @@ WITHOUT_A_NAME = {
     "lock_wait": {"nothing"},
     "experience_dropped": {"nothing"},
     "garbage_collection_pauses": {"nothing", "leave_alone"},
+    "reports_too_often": {"nothing"},  # known by the name that we give it
 }
 
 

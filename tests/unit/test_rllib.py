@@ -34,6 +34,14 @@ class Learner:
         return "loss"
 
 
+class EpisodeReplayBuffer:
+    def add(self, episodes: list[int]) -> int:
+        return len(episodes)
+
+    def sample(self, num_items: int) -> list[int]:
+        return [0] * num_items
+
+
 class RLModule:
     def forward_exploration(self, batch: int) -> int:
         return batch
@@ -55,6 +63,7 @@ def patches() -> Any:
     rllib.patch_connectors(module(ConnectorPipelineV2=ConnectorPipelineV2), into)
     rllib.patch_learners(module(Learner=Learner), into)
     rllib.patch_modules(module(RLModule=RLModule), into)
+    rllib.patch_replay_buffers(module(EpisodeReplayBuffer=EpisodeReplayBuffer), into)
     default.start()
     try:
         yield into
@@ -99,3 +108,14 @@ def test_everything_is_undone() -> None:
     assert into.undo() == []
     after = [vars(cls).copy() for cls in (EnvRunner, ConnectorPipelineV2, Learner, RLModule)]
     assert before == after
+
+
+def test_replay_buffers_are_regions_also_when_a_class_calls_the_one_it_derives_from(patches: Patches) -> None:
+    class Prioritized(EpisodeReplayBuffer):
+        def add(self, episodes: list[int]) -> int:
+            return super().add(episodes) + 1
+
+    buffer = Prioritized()
+    assert buffer.add([1, 2]) == 3 and buffer.sample(2) == [0, 0]
+    found = {name: node.calls for name, node in by_name(default.capture().tree).items()}
+    assert found["replay_push"] == found["replay_sample"] == 1

@@ -322,6 +322,19 @@ def test_the_rank_that_waits_least_is_the_straggler() -> None:
     assert found.limit.why.startswith("Rank 1 is the limit")
 
 
+def test_the_last_of_many_ranks_waits_for_nobody() -> None:
+    """Its own short waits led to the others, and were counted once for each of them."""
+    trees = [
+        {"collective": Spec(100, wait * 1e6, category="wait"), "backward": Spec(100, (10 - wait) * 1e6)}
+        for wait in (8, 8, 8, 4)
+    ]
+    others = [ProcessSpec([ThreadSpec(tree, updates=100, cpu=None)]) for tree in trees[1:]]
+    made = make_capture(trees[0], updates=100, cpu=None, processes=others)
+    found = system_of(with_origins(made, [Origin("ddp.py", rank=r, world_size=4) for r in range(4)]))
+    assert [found.members[link.member].name for link in found.chain][1:] == ["rank 3"]
+    assert "rank 3 is in" in found.chain_sentence
+
+
 @pytest.mark.parametrize(("world", "told"), [(1, False), (2, True)])
 def test_a_capture_of_some_ranks_says_that_others_are_elsewhere(world: int, told: bool) -> None:
     """As on one computer of several, where what the rank waits for cannot be seen."""

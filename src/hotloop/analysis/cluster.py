@@ -35,8 +35,9 @@ def _nodes(capture: Capture) -> str:
         place = node_of(process.host, recorded, capture.nodes)
         count[place] = count.get(place, 0) + 1
     names = []
+    of_ray = any(process.origin is not None and process.origin.ray for process in capture.processes)
     for node in capture.nodes[:MOST_NODES]:
-        role = "driver, " if node.driver else ""
+        role = "driver, " if node.driver and of_ray else ""
         number = count.get(node.node, 0) + node.folded
         names.append(f"{node.name}: {role}{number} process{'' if number == 1 else 'es'}")
     more = f"; and {len(capture.nodes) - MOST_NODES} more" if len(capture.nodes) > MOST_NODES else ""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from hotloop._util.units import duration, percent
-from hotloop.analysis.system import Barrier, ChainLink, Edge, Limit, Member, Role
+from hotloop.analysis.system import NEXT_TASK, Barrier, ChainLink, Edge, Limit, Member, Role, leading
 from hotloop.capture.region_names import SPINNING_REGIONS
 
 MOST_SPINNING = 4  # that are named
@@ -21,7 +21,13 @@ GIL_BUSY = 0.8  # threads of one process that run, added up
 
 def find_chain(members: Sequence[Member], edges: Sequence[Edge]) -> tuple[tuple[ChainLink, ...], str]:
     """The links from the member that drives training to the one that everyone waits for, and a sentence."""
-    drivers = [i for i, m in enumerate(members) if m.kind in ("learner", "rank")]
+    # An idle worker of Ray does not wait for another one like it, which may wait for its results.
+    followed = [
+        (n, e)
+        for n, e in enumerate(edges)
+        if e.name != NEXT_TASK or members[e.source].role != members[e.target].role
+    ]
+    drivers = leading(members)
     if not drivers:
         return (), ""
     at = max(drivers, key=lambda i: members[i].states.waiting)
@@ -29,15 +35,15 @@ def find_chain(members: Sequence[Member], edges: Sequence[Edge]) -> tuple[tuple[
     seen = {at}
     while True:
         member = members[at]
-        into = [(n, e) for n, e in enumerate(edges) if e.target == at and e.source not in seen]
-        out = [(n, e) for n, e in enumerate(edges) if e.source == at and e.target not in seen]
+        into = [(n, e) for n, e in followed if e.target == at and e.source not in seen]
+        out = [(n, e) for n, e in followed if e.source == at and e.target not in seen and _holds_up(e)]
         waits = [(e.target_waited_ns, n, e.source) for n, e in into]
         waits += [(e.source_waited_ns, n, e.target) for n, e in out]
         waited, number, other = max(waits, default=(0, -1, -1))
         busy = [(w, n, o) for w, n, o in waits if w >= 0.5 * waited]
         if len(busy) > 1:  # among equals, the one that waits least itself is the last to arrive
             waited, number, other = min(busy, key=lambda item: members[item[2]].states.waiting)
-        share = _waiting(member, edges, at, {o for _, _, o in waits})
+        share = _waiting(member, [e for _, e in followed], at, {o for _, _, o in waits})
         if other < 0 or share < NOTABLE or not member.wall_ns:
             break
         links.append(ChainLink(at, share, number, _for_what(edges[number], at)))
@@ -54,9 +60,14 @@ def _waiting(member: Member, edges: Sequence[Edge], at: int, others: set[int]) -
     waited = sum(
         e.target_waited_ns if e.target == at else e.source_waited_ns
         for e in edges
-        if (e.target == at and e.source in others) or (e.source == at and e.target in others)
+        if (e.target == at and e.source in others) or (e.source == at and e.target in others and _holds_up(e))
     )
     return min(waited / member.wall_ns, 1.0) if member.wall_ns else 0.0
+
+
+def _holds_up(edge: Edge) -> bool:
+    """Whether the source of an edge waits for the target; the last rank of a collective waits for nobody."""
+    return edge.source_waited_ns > 0 and edge.kind != "collective"
 
 
 def _for_what(edge: Edge, at: int) -> str:
@@ -67,7 +78,7 @@ def _for_what(edge: Edge, at: int) -> str:
     if edge.kind == "loader":
         return "a batch"
     if edge.kind == "task":
-        return edge.name if edge.name == "the next task" else f"`{edge.name}`"
+        return edge.name if edge.name == NEXT_TASK else f"`{edge.name}`"
     return f"an answer ({edge.name})" if edge.kind == "pipe" else f"a message ({edge.name})"
 
 
@@ -182,6 +193,8 @@ def _counts(member: Member, connected: bool) -> bool:
         return True
     if member.kind == "thread" and member.states.unknown > HARDLY_SEEN:
         return False
+    if member.kind == "logger":
+        return member.states.running + member.states.ready >= WORKS
     return connected or member.states.running + member.states.ready >= WORKS
 
 

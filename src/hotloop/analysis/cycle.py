@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.analysis.categories import Resolver
-from hotloop.analysis.system import Cycle, Edge, Lane, Member, Role, Span
+from hotloop.analysis.system import Cycle, Edge, Lane, Member, Role, Span, leading
 from hotloop.analysis.thread_states import GAPS
 from hotloop.analysis.windows import node_categories
 from hotloop.capture import layout
@@ -39,7 +39,8 @@ def find_cycle(
 ) -> Cycle | None:
     """A typical round; None if the calls of the driving member were not kept."""
     shown = _lanes(members, roles, edges)
-    driver = next((i for i in shown if members[i].kind in ("learner", "rank")), None)
+    first = leading(members)
+    driver = next((i for i in shown if i in first), None)
     if driver is None or len(shown) < 2:
         return None
     thread = _thread(capture, members[driver])
@@ -60,7 +61,8 @@ def _lanes(members: Sequence[Member], roles: Sequence[Role], edges: Sequence[Edg
     """Members to show: those with messages, the driving one first."""
     connected = {i for edge in edges for i in (edge.source, edge.target)}
     found = [i for i, m in enumerate(members) if i in connected and roles[m.role].works]
-    found.sort(key=lambda i: members[i].kind not in ("learner", "rank"))
+    first = leading(members)
+    found.sort(key=lambda i: i not in first)
     return found[:MOST_LANES]
 
 

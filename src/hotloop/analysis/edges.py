@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hotloop.analysis.data_parallel import data_parallel_pids, gradient_bytes
-from hotloop.analysis.system import Edge, EdgeKind, Member, Role, RoleLink
+from hotloop.analysis.system import NEXT_TASK, Edge, EdgeKind, Member, Role, RoleLink
 from hotloop.capture.channels import Channel
 from hotloop.capture.model import Capture, Node
 from hotloop.capture.region_names import COLLECTIVE_REGIONS, RAY_IDLE, RAY_WAIT_FOR
@@ -240,14 +240,44 @@ def _task_edges(capture: Capture, members: Sequence[Member]) -> list[Edge]:
                 callers[worker][number] += count
                 share = round(waited * count / calls) if calls else 0
                 found.append(Edge("task", method, worker, number, count, None, 0, share))
+    _add_submitters(capture, members, runs, callers)
     for worker, by_caller in callers.items():
         if not idle[worker]:
             continue  # coroutines of an actor: what they wait for is in their event loop
         calls = sum(by_caller.values()) or 1
         for number, count in by_caller.items():
             share = round(idle[worker] * count / calls)
-            found.append(Edge("task", "the next task", number, worker, count, None, 0, share))
+            found.append(Edge("task", NEXT_TASK, number, worker, count, None, 0, share))
     return found
+
+
+def _add_submitters(
+    capture: Capture,
+    members: Sequence[Member],
+    runs: Sequence[dict[str, tuple[int, float]]],
+    callers: dict[int, dict[int, int]],
+) -> None:
+    """Workers whose results nobody waited for, as they went on to other tasks: who submitted their tasks.
+
+    A sample of these is noted by each process.
+    """
+    submitted: dict[str, dict[int, int]] = {}  # task's name -> process id -> how many of the sample
+    for library in capture.facts.get("libraries", ()):
+        for name, _ in library.get("ray_tasks", {}).get("submitted", {}).values():
+            by_pid = submitted.setdefault(name, {})
+            by_pid[library.get("pid", 0)] = by_pid.get(library.get("pid", 0), 0) + 1
+    first: dict[int, int] = {}  # process id -> the member of it that is listed first
+    for number, member in enumerate(members):
+        first.setdefault(member.pid, number)
+    for worker, mine in enumerate(runs):
+        if not mine or callers.get(worker):
+            continue
+        for name in mine.keys() & submitted.keys():
+            known = {first[pid]: n for pid, n in submitted[name].items() if first.get(pid, worker) != worker}
+            for number, count in known.items():
+                share = round(mine[name][0] * count / sum(known.values()))
+                by_caller = callers.setdefault(worker, {})
+                by_caller[number] = by_caller.get(number, 0) + share
 
 
 def _runs_tasks(capture: Capture, member: Member) -> bool:

@@ -31,7 +31,7 @@ from hotloop.analysis.system import (
 from hotloop.analysis.thread_states import GAPS, ThreadStates, sampled_states, thread_states
 from hotloop.analysis.tree import driving_thread
 from hotloop.analysis.what_ifs import Saving, WhatIfs
-from hotloop.capture.model import Capture, FoldedRole, Process
+from hotloop.capture.model import Capture, FoldedRole, Process, Thread
 from hotloop.capture.region_names import SPINNING_REGIONS
 from hotloop.capture.samples import RUNNABLE, RUNNING
 
@@ -67,7 +67,7 @@ def find_system(
         part for part in find_parts(training, resolver) if _lived(training, part) >= LEAST_TIME * training_ns
     ]
     parts.sort(key=lambda part: (ORDER.index(part.kind), part.group, part.rank or 0, part.process))
-    members = _members(training, parts, resolver)
+    members = _members(training, parts, resolver, driver[1])
     roles = _roles(members)
     edges = find_edges(training, members)
     barriers = find_barriers(training, members, roles, edges, training_ns)
@@ -142,7 +142,7 @@ def _lived(capture: Capture, part: Part) -> int:
     return int(process.samples["weight_ns"][process.samples["native_id"] == part.native_id].sum())
 
 
-def _members(capture: Capture, parts: Sequence[Part], resolver: Resolver) -> list[Member]:
+def _members(capture: Capture, parts: Sequence[Part], resolver: Resolver, driver: Thread) -> list[Member]:
     role_of: dict[tuple[RoleKind, str], int] = {}
     parallel = data_parallel_pids(capture)
     found = []
@@ -175,6 +175,7 @@ def _members(capture: Capture, parts: Sequence[Part], resolver: Resolver) -> lis
                 busiest=busiest(process, part, seen),
                 env_steps=thread.progress.env_steps if thread is not None else 0,
                 updates=thread.progress.updates if thread is not None else 0,
+                drives=thread is driver,
             )
         )
     return found

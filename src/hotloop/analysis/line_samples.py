@@ -328,9 +328,7 @@ def with_helpers(lines: LineSamples, processes: Iterable[Process], driver: Proce
     path = np.where(path < 0, lines.path[nearest], path)  # messages belong to the line that waits for them
     count = np.bincount(nearest, minlength=len(lines.path))
     own = count == 0
-    helping = np.concatenate(
-        [np.zeros(int(own.sum()), dtype=np.bool_), np.ones(len(nearest), dtype=np.bool_)]
-    )
+    helping = np.concatenate([np.zeros(int(own.sum()), dtype=np.bool_), path != lines.path[nearest]])
     return replace(
         lines,
         paths=tuple(paths),

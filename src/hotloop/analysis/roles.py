@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from hotloop.analysis.categories import Resolver
 from hotloop.analysis.services import LAUNCHERS, SERVICE_THREADS, SERVICES
 from hotloop.analysis.system import RoleKind
@@ -17,6 +19,7 @@ from hotloop.analysis.tree import driving_thread, thread_label
 from hotloop.analysis.utilisation import NOT_WORK
 from hotloop.capture.model import Capture, Process, Thread
 from hotloop.capture.region_names import RAY_TASK
+from hotloop.capture.samples import RUNNABLE, RUNNING
 
 # Functions that multiprocessing runs in a worker of a known library -> what it is for
 TARGETS: tuple[tuple[str, RoleKind], ...] = (
@@ -33,6 +36,7 @@ TARGETS: tuple[tuple[str, RoleKind], ...] = (
 LOGGER_THREADS = re.compile(
     r"_EventLoggerThread|wandb|tensorboard|SenderThread|HandlerThread|WriterThread|MsgRouterThr"
 )
+LOG_LIBRARIES = frozenset({"tensorboard", "tensorboardX", "wandb"})
 PLURAL: dict[RoleKind, str] = {
     "learner": "learners",
     "rank": "ranks",
@@ -161,8 +165,8 @@ def process_kind(
         return "rank", ""
     if origin is not None and origin.ray == "driver" and not updates:
         return "worker", group
-    if driver is not None and process is driver[0]:
-        return "learner", ""
+    if driver is not None and process is driver[0] and not _one_of_many(process, capture):
+        return "learner", group if _learn_together(process, capture) else ""
     spent = _by_category(process, resolver)
     busy = sum(ns for kind, ns in spent.items() if kind not in ("wait", "unattributed")) or 1
     if spent.get("evaluation", 0) > MOSTLY * busy:
@@ -183,6 +187,27 @@ def process_kind(
     return "worker", group or process.label
 
 
+def _learn_together(process: Process, capture: Capture) -> bool:
+    """Whether several actors of this class learn, such as the learners of RLlib."""
+    name = _called(process)
+    learning = [
+        p for p in capture.processes if _called(p) == name and any(t.progress.updates for t in p.threads)
+    ]
+    return bool(name) and len(learning) > 1
+
+
+def _one_of_many(process: Process, capture: Capture) -> bool:
+    """Whether this is one of several workers of Ray that make env steps, and nobody was seen learning."""
+    if process.origin is None or process.origin.ray != "worker" or capture.progress.updates:
+        return False
+    return any(
+        t.progress.env_steps
+        for other in capture.processes
+        if other is not process and _called(other) == _called(process)
+        for t in other.threads
+    )
+
+
 def _sent(process: Process) -> int:
     """Messages that a process sent."""
     uses = [use for thread in process.threads for use in thread.channels]
@@ -195,7 +220,7 @@ def thread_kind(process: Process, thread: Thread, kind: RoleKind, resolver: Reso
         return "service", ""
     if _called(process) and thread.name == "MainThread" and not _runs_tasks(thread):
         return "service", ""  # of an actor that runs its tasks in other threads
-    if LOGGER_THREADS.search(thread.name):
+    if LOGGER_THREADS.search(thread.name) or _writes_logs(process, thread):
         return "logger", ""
     if thread.progress.updates:
         return "learner", ""
@@ -207,6 +232,18 @@ def thread_kind(process: Process, thread: Thread, kind: RoleKind, resolver: Reso
     if of_ray and not _runs_tasks(thread):
         return "service", ""  # hands tasks to the event loop of an actor
     return "thread", f"{process.pid}:{_function_of(thread.name)}"
+
+
+def _writes_logs(process: Process, thread: Thread) -> bool:
+    """Whether a thread was only seen in a library for logs: TensorBoard's writer may have no name."""
+    if thread.name == "MainThread":
+        return False
+    seen = {
+        int(number) for number in process.samples["path"][process.samples["native_id"] == thread.native_id]
+    }
+    paths = [process.paths[number] for number in seen if number < len(process.paths)]
+    logs = [path for path in paths if path.innermost.partition(".")[0] in LOG_LIBRARIES]
+    return bool(logs) and not any(path.line is not None for path in paths)
 
 
 def _function_of(name: str) -> str:
@@ -225,7 +262,14 @@ def _only_sampled(number: int, process: Process, kind: RoleKind) -> list[Part]:
     for native_id in ids:
         name = process.sampling.thread_names.get(native_id, f"thread {native_id}")
         label = f"{process.label or 'process'} (pid {process.pid}), {name}"
-        if kind in ("service", "launcher") or SERVICE_THREADS.search(name):
+        nameless = native_id not in process.sampling.thread_names and bool(_called(process))
+        idle = (
+            nameless
+            and not np.isin(
+                process.samples["state"][process.samples["native_id"] == native_id], (RUNNING, RUNNABLE)
+            ).any()
+        )  # of a worker that ended before names were read: Ray's own threads wait all the time
+        if kind in ("service", "launcher") or SERVICE_THREADS.search(name) or idle:
             found.append(Part(number, None, native_id, "service", "", label))
         elif LOGGER_THREADS.search(name):
             found.append(Part(number, None, native_id, "logger", "", label))

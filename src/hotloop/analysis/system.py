@@ -6,6 +6,7 @@ says otherwise, and to one host. Members, roles and edges refer to each other by
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -106,6 +107,7 @@ class Member:
     busiest: str  # where it works most: "`Env.step`, physics.py:88"; "" if it hardly works
     env_steps: int
     updates: int
+    drives: bool = False  # it is the thread that drives training
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,9 @@ class Role:
     def works(self) -> bool:
         """Whether it counts as a worker: no launcher and no service."""
         return self.kind not in NO_WORKERS
+
+
+NEXT_TASK = "the next task"  # name of the edge to an idle worker of Ray
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,3 +307,9 @@ class System:
         """Links between these roles."""
         shown = self.shown_roles
         return tuple(link for link in self.links if link.source in shown and link.target in shown)
+
+
+def leading(members: Sequence[Member]) -> set[int]:
+    """Learners and ranks; without any, the member that drives training, such as the driver of a Ray job."""
+    learning = {i for i, member in enumerate(members) if member.kind in ("learner", "rank")}
+    return learning or {i for i, member in enumerate(members) if member.drives}

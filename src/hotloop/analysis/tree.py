@@ -13,11 +13,13 @@ from hotloop.analysis.findings import Breakdown, CategoryShare, RegionFinding
 from hotloop.analysis.services import is_service
 from hotloop.capture import layout
 from hotloop.capture.model import Capture, Node, Process, Thread, merged
+from hotloop.capture.region_names import RAY_WAIT_FOR
 
 PERCENTILES = (0.50, 0.90, 0.99)
 SHORT_LIVED = 0.5  # share of the work, and of the longest thread's time, below which a worker drives nothing
 ONLY_WAITS = 0.9  # share of a helper thread's time in regions of waiting from which it drives nothing
 IDLE = 0.99  # and from which it is left out of shares: nothing but tqdm's monitor, say, waits like that
+LEAST_ROUNDS = 4  # waits for its workers that make the driver of a Ray job the one that hands out work
 _CHUNK = 4096  # histograms in one matrix while percentiles are computed: 5 MB
 
 Floats = NDArray[np.float64]
@@ -201,6 +203,7 @@ def driving_thread(capture: Capture) -> tuple[Process, Thread] | None:
     one of many collectors; updates break ties. Folded threads (many short ones merged) are a last resort.
     A worker that did a small part of the work in a small part of the time drives nothing: whoever starts
     such workers again and again does. Nor does a helper thread that only waits, such as TensorBoard's writer.
+    Where nobody was seen learning, the driver of a Ray job that waits for its workers again and again drives.
     """
     pairs = [(p, t) for p in capture.processes for t in p.threads]
     pairs = [(p, t) for p, t in pairs if t.folded_threads == 0] or pairs
@@ -209,11 +212,14 @@ def driving_thread(capture: Capture) -> tuple[Process, Thread] | None:
     if not pairs:
         return None
     steps = sum(t.progress.env_steps for _, t in pairs) or 1
-    updates = sum(t.progress.updates for _, t in pairs) or 1
+    updates = sum(t.progress.updates for _, t in pairs)
+    handing_out = None if updates else _ray_driver(pairs)
+    if handing_out is not None:
+        return handing_out
 
     def drive(pair: tuple[Process, Thread]) -> tuple[float, float, int]:
         done = pair[1].progress
-        update_share = done.updates / updates
+        update_share = done.updates / (updates or 1)
         return (done.env_steps / steps + update_share, update_share, pair[1].wall_ns)
 
     best = max(pairs, key=drive)
@@ -223,14 +229,36 @@ def driving_thread(capture: Capture) -> tuple[Process, Thread] | None:
     return best
 
 
+def _ray_driver(pairs: Sequence[tuple[Process, Thread]]) -> tuple[Process, Thread] | None:
+    """The thread of a Ray job's driver that waits for its workers again and again; None: there is none.
+
+    A single actor that makes all env steps drives by itself.
+    """
+    drivers = [pair for pair in pairs if _is_of_ray(pair[0], "driver")]
+    stepping = {id(p) for p, t in pairs if t.progress.env_steps and _is_of_ray(p, "worker")}
+    if not drivers or len(stepping) == 1 or any(t.progress.env_steps for _, t in drivers):
+        return None
+    found = max(drivers, key=lambda pair: _waits_for_tasks(pair[1].root))
+    return found if _waits_for_tasks(found[1].root) >= LEAST_ROUNDS else None
+
+
+def _is_of_ray(process: Process, kind: str) -> bool:
+    return process.origin is not None and process.origin.ray == kind
+
+
+def _waits_for_tasks(node: Node) -> int:
+    mine = node.calls if node.name.startswith(RAY_WAIT_FOR) else 0
+    return mine + sum(map(_waits_for_tasks, node.children))
+
+
 def without_idle_helpers(capture: Capture, driver: Thread) -> Capture:
-    """The capture without helper threads that did nothing but wait, such as the one that tqdm starts.
+    """The capture without our own threads and helpers that did nothing but wait, such as the one of tqdm.
 
     Their waiting is no part of training, so shares of the time of all threads leave it out.
     """
 
     def works(thread: Thread) -> bool:
-        return thread is driver or not _only_waits(thread, IDLE)
+        return thread is driver or not (_only_waits(thread, IDLE) or thread.name.startswith("hotloop "))
 
     processes = (replace(p, threads=tuple(filter(works, p.threads))) for p in capture.processes)
     return replace(capture, processes=tuple(processes))

@@ -75,7 +75,8 @@ def _role(process: Process, thread: Thread) -> tuple[str, str]:
     done = thread.progress
     is_rank = process.origin is not None and (process.origin.world_size or 0) > 1
     if done.updates and not done.env_steps and not is_rank:
-        return "the learner", "the env workers"
+        of_ray = process.origin is not None and bool(process.origin.ray)
+        return "the learner", "the other threads" if of_ray else "the env workers"
     return "your training thread", "the other threads"
 
 

@@ -119,9 +119,10 @@ def align_messages(
     """The same for message logs, which belong to processes by their pids."""
     known = {node.node: Alignment(node) for node in nodes if node.clock}
     node_by_pid = {process.pid: _node(process, nodes) for process in processes}
+    node_by_process = {(process.host, process.pid): _node(process, nodes) for process in processes}
     found = []
     for log in logs:
-        alignment = known.get(node_by_pid.get(log.pid, ""))
+        alignment = known.get(node_by_process.get((log.host, log.pid), node_by_pid.get(log.pid, "")))
         if alignment is None or not alignment.is_needed:
             found.append(log)
             continue

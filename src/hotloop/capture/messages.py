@@ -45,6 +45,7 @@ class MessageLog:
     channels: tuple[LoggedChannel, ...]
     records: Records
     total: int  # records written; the ring holds the last ones
+    host: str = ""  # that wrote it; "": not known
 
 
 def read_messages(folder: Path) -> tuple[tuple[MessageLog, ...], tuple[str, ...]]:
@@ -87,4 +88,5 @@ def _read(file: Path) -> MessageLog | None:
     )
     good = (ring["channel"] < len(channels)) & (ring["end_ns"] >= ring["begin_ns"]) & (ring["begin_ns"] > 0)
     ring = ring[good]
-    return MessageLog(int(facts["pid"]), channels, ring[np.argsort(ring["begin_ns"], kind="stable")], total)
+    records = ring[np.argsort(ring["begin_ns"], kind="stable")]
+    return MessageLog(int(facts["pid"]), channels, records, total, file.stem.rsplit("-", 2)[0])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
+import gc
 import inspect
 import sys
 import threading
 import time
+from collections import ChainMap
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -15,7 +18,7 @@ from typing import Any
 from hotloop._util.interrupts import is_users, suppress_own
 from hotloop.capture.region_names import RAY_IDLE, RAY_TASK, RAY_WAIT_FOR
 from hotloop.instrument import ray_times
-from hotloop.instrument.patch import Patch, Patches
+from hotloop.instrument.patch import Patch, Patches, Replacement
 from hotloop.instrument.ray_driver import class_name, describe, own_work, patch_connect
 from hotloop.measure import origin
 from hotloop.measure.decorate import decorate
@@ -117,6 +120,50 @@ def _task_of(ref: Any) -> bytes | None:
 
 
 _wrapped: dict[bytes, str] = {}  # actors whose class only wraps another one -> name of that
+
+
+_Profiled: type = type(ray_put.wrap(len))  # what stands for a function in a region, with the compiled core
+
+
+def patch_inspection(module: ModuleType, into: Patches) -> None:
+    """`ray._private.inspect_util`: methods in a region are methods of an actor, too, and not left out."""
+
+    def accepting(is_function: Callable[[object], bool]) -> Callable[[object], bool]:
+        def is_function_or_method(obj: object) -> bool:
+            return is_function(obj) or isinstance(obj, _Profiled)
+
+        return is_function_or_method
+
+    into.apply([Patch(module, "is_function_or_method", accepting)])
+    # Modules that were imported before, as in workers, have it under their own name.
+    for name in ("ray.actor", "ray._private.function_manager"):
+        other = sys.modules.get(name)
+        if other is not None and hasattr(other, "is_function_or_method"):
+            into.apply([Patch(other, "is_function_or_method", accepting)])
+
+
+def patch_pickling(module: ModuleType, into: Patches) -> None:
+    """`ray.cloudpickle.cloudpickle`: methods of the script's own classes are sent without our regions.
+
+    Ray sends such a class by value, as workers cannot import the script; we stand for a function by its name.
+    """
+
+    def reduced(profiled: Any) -> Any:
+        name = profiled.__reduce__()
+        found: Any = sys.modules.get(getattr(profiled, "__module__", None) or "")
+        if getattr(found, "__name__", "__main__") != "__main__":
+            for part in name.split("."):
+                found = getattr(found, part, None)
+            if found is profiled:
+                return name
+        inside = (one for one in gc.get_referents(profiled) if inspect.isfunction(one))
+        function = vars(profiled).get("__wrapped__") or next(inside)
+        return copy.copy, (function,)  # a function is its own copy
+
+    def with_ours(table: Any) -> Any:
+        return ChainMap({_Profiled: reduced}, table)
+
+    into.apply([Replacement(module.CloudPickler, "dispatch_table", with_ours)])
 
 
 def patch_actor(module: ModuleType, into: Patches) -> None:

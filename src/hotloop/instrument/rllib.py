@@ -23,6 +23,8 @@ connector = _profile("connector", "framework")
 learner_update = _profile("learner_update", "framework")
 update_learners = _profile("update_learners", "framework")
 weights_sync = _profile("weights_sync")
+replay_push = _profile("replay_push")
+replay_sample = _profile("replay_sample")
 loss = _profile("loss")
 evaluate = _profile("evaluate")
 
@@ -100,6 +102,11 @@ def patch_connectors(module: ModuleType, into: Patches) -> None:
             yield Patch(cls, "__call__", piping)
 
     into.apply([follow_subclasses(module.ConnectorPipelineV2, methods, into)])
+
+
+def patch_replay_buffers(module: ModuleType, into: Patches) -> None:
+    """`ray.rllib.utils.replay_buffers.episode_replay_buffer`: buffers of episodes."""
+    _record_methods(module.EpisodeReplayBuffer, {"add": replay_push, "sample": replay_sample}, into)
 
 
 def patch_modules(module: ModuleType, into: Patches) -> None:

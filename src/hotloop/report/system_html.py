@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hotloop._util.units import count, duration, percent, size
 from hotloop.analysis.findings import short_site
-from hotloop.analysis.system import Cycle, Member, Role, States, System
+from hotloop.analysis.system import Cycle, Member, Role, States, System, leading
 from hotloop.report import markup as m
 from hotloop.report.palette import STATE_COLOURS, colour_of
 from hotloop.report.system_text import (
@@ -77,7 +77,8 @@ def _boxes(system: System) -> list[_Box]:
     """Those that drive training first; a few ranks get a box each."""
     found = []
     shown = system.shown_roles[:MOST_BOXES]
-    for i in sorted(shown, key=lambda i: system.roles[i].kind not in ("learner", "rank")):
+    first = {system.members[i].role for i in leading(system.members)}
+    for i in sorted(shown, key=lambda i: i not in first):
         role = system.roles[i]
         if role.kind == "rank" and 1 < len(role.members) <= MOST_RANKS:
             least = min(role.members, key=lambda k: system.members[k].states.waiting)

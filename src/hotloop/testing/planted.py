@@ -262,6 +262,12 @@ def log_line_in_every_iteration() -> Planted:
     return make_capture(loop, env_steps=8 * 2000, updates=60), "logging_too_often"
 
 
+def report_in_every_epoch() -> Planted:
+    """Ranks of Ray Train spend half of their time reporting."""
+    report = Spec(20, 8 * MS, {"queue_put": Spec(20, 7 * MS, category="wait")}, site="train.py:31")
+    return make_capture({**learn(200), "train_report": report}, updates=200), "reports_too_often"
+
+
 def evaluation_every_100_iterations() -> Planted:
     """Evaluation takes as long as training."""
     test = Spec(20, 0, {"eval_episode": Spec(200, 6 * MS)}, category="evaluation", site="train.py:101")
@@ -363,6 +369,7 @@ DEFECTS: tuple[Callable[[], Planted], ...] = (
     learner_that_waits_a_little,
     learner_that_sorts_experience,
     log_line_in_every_iteration,
+    report_in_every_epoch,
     evaluation_every_100_iterations,
     evaluation_without_its_name,
     checkpoint_every_second,

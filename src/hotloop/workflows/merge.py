@@ -17,6 +17,7 @@ from hotloop._util.visible import visible
 from hotloop.analysis.collective_clocks import Offset, offset_between
 from hotloop.capture.facts import read_facts
 from hotloop.capture.folder import new_folder
+from hotloop.capture.messages import MessageLog, read_messages
 from hotloop.capture.model import Capture, Process
 from hotloop.capture.nodes import FOLDER as NODES
 from hotloop.capture.open_capture import open_capture
@@ -170,18 +171,54 @@ def _write_nodes(captures: Sequence[Capture], target: Path, notes: list[str]) ->
     for capture in captures:
         if not capture.nodes:
             of_host.setdefault(capture.processes[0].host, capture)
-    hosts = list(of_host)
-    for number, host in enumerate(hosts):
-        facts = {"node": host, "host": host, "driver": number == 0, "shared": True, "complete": True}
+    recorded = [_Recorded(host, one.processes[0], one.messages) for host, one in of_host.items()]
+    _write_clocks(recorded, target, notes)
+    return list(of_host)
+
+
+def align_computers(folder: Path) -> list[str]:
+    """Align the clocks of computers that recorded into one capture; a sentence for each but the first.
+
+    Each of them does so when its part of the launch has ended. A job of Ray has compared clocks itself.
+    """
+    processes = sorted(_processes(folder, []), key=lambda p: (p.start_real_ns, p.pid))
+    if any(process.origin is not None and process.origin.ray for process in processes):
+        return []
+    first: dict[str, Process] = {}
+    for process in processes:
+        first.setdefault(process.host, process)
+    messages, _ = read_messages(folder)
+    notes: list[str] = []
+    recorded = [
+        _Recorded(host, one, [log for log in messages if log.host == host]) for host, one in first.items()
+    ]
+    _write_clocks(recorded, folder, notes)
+    return notes
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """What one computer recorded."""
+
+    host: str
+    first: Process
+    messages: Sequence[MessageLog]
+
+
+def _write_clocks(computers: Sequence[_Recorded], target: Path, notes: list[str]) -> None:
+    """nodes/<host>.json for each of several computers; the clock of the first one holds."""
+    if len(computers) < 2:
+        return
+    (target / NODES).mkdir(exist_ok=True)
+    for number, one in enumerate(computers):
+        facts = {"node": one.host, "host": one.host, "driver": number == 0, "shared": True, "complete": True}
         if number:
-            facts["clock"] = _clock(of_host[hosts[0]], of_host[host], hosts[0], host, notes)
-        if len(hosts) > 1:
-            (target / NODES).mkdir(exist_ok=True)
-            write_atomically(target / NODES / f"{host}.json", json_text(facts))
-    return hosts
+            facts["clock"] = _clock(computers[0], one, notes)
+        write_atomically(target / NODES / f"{one.host}.json", json_text(facts))
 
 
-def _clock(first: Capture, other: Capture, here: str, there: str, notes: list[str]) -> list[list[int]]:
+def _clock(first: _Recorded, other: _Recorded, notes: list[str]) -> list[list[int]]:
+    here, there = first.host, other.host
     found = offset_between(first.messages, other.messages)
     if found is not None:
         notes.append(
@@ -189,7 +226,7 @@ def _clock(first: Capture, other: Capture, here: str, there: str, notes: list[st
             f"{found.meetings:,} collectives"
         )
     else:
-        mine, theirs = first.processes[0], other.processes[0]
+        mine, theirs = first.first, other.first
         # What both monotonic clocks showed at the same real time, if both real-time clocks are right.
         offset = (theirs.start_ns - theirs.start_real_ns) - (mine.start_ns - mine.start_real_ns)
         found = Offset(mine.start_ns, offset, 0, 0)

@@ -36,6 +36,7 @@ from hotloop.capture.virtual import PLAN, VirtualPlan
 from hotloop.instrument.bootstrap import RUN_VARIABLE
 from hotloop.instrument.gap_names import GAPS, MINOR
 from hotloop.measure.capture_facts import new_facts
+from hotloop.workflows.merge import align_computers
 from hotloop.workflows.run_progress import following
 from hotloop.workflows.secrets import command_with_secrets
 
@@ -94,6 +95,10 @@ def run_recorded(
     ran = ScriptRun(target, tuple(command), child.returncode, interrupted)
     with contextlib.suppress(OSError, FileError):
         update_facts(target, {"ended_at_ns": time.time_ns(), "exit_status": ran.ending})
+    if launch_key(command) is not None:  # other computers may have recorded into this capture
+        with contextlib.suppress(OSError, HotloopError):
+            for sentence in align_computers(target):
+                print(f"hotloop: {sentence}", file=sys.stderr)
     return ran
 
 

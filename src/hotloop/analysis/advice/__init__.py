@@ -66,6 +66,7 @@ BUILT_IN = (
     pipeline.production_below_consumption,
     pipeline.learner_under_used,
     side_jobs.logging_too_often,
+    side_jobs.reports_too_often,
     side_jobs.evaluation_too_often,
     side_jobs.checkpoint_too_often,
     environment.rendering_in_python,

@@ -61,6 +61,30 @@ def logging_too_often(run: RunView) -> Recommendation | None:
     )
 
 
+def reports_too_often(run: RunView) -> Recommendation | None:
+    """Ranks wait for each other and for Ray Train's controller in `ray.train.report`."""
+    rows = [row for row in run.outermost(lambda row: row.name == "train_report") if not row.is_gap]
+    share = sum(row.share for row in rows)
+    if share < 0.05 or rows[0].calls < 4:
+        return None
+    return advise(
+        run,
+        "reports_too_often",
+        rows[0],
+        "Report to Ray Train less often (`train_report`)",
+        [
+            took(rows[0]),
+            "There, ranks wait for each other and for Ray Train's controller, which asks for news at times.",
+            "Assumption: every 10th report is enough, and takes between one and four times as long as now.",
+        ],
+        "Sum up metrics in plain variables, and call ray.train.report for several epochs at once.",
+        run.gain(rows, (0.6, 0.9)),
+        Change("report for several epochs at once", "minutes", "safe", "flag", flags=LOG_FLAGS, times=10.0),
+        claimed=rows,
+        waits=True,
+    )
+
+
 def _often(run: RunView, row: RegionRow) -> float:
     return max(
         run.per_iteration(row), run.per_update(row) if run.is_learning(row) else 0.0

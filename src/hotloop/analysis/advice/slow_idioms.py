@@ -71,7 +71,11 @@ def _idiom_advice(
             f"Another {percent(waited)} of training went by while a thread of that library kept this one "
             "from running: Python runs one thread at a time."
         )
-    low, likely, high = found.match.saved
+    saved, why = found.match.saved, ""
+    if found.match.waits and "ray" in found.match.library_calls:
+        saved, why = saved_by_working_ahead(run, share, saved)
+    evidence += [why] if why else []
+    low, likely, high = saved
     warm = ", and code that runs after it gets faster too, since the caches stay warm"
     evidence.append(
         f"Assumption: the change saves {about(likely)} of that time (between {about(low)} and "
@@ -93,7 +97,7 @@ def _idiom_advice(
         found.match.remedy,
         lines.gain(
             paths,
-            found.match.saved,
+            saved,
             held_up if waited >= LEAST_WAITED else None,
             rest_faster(run, COLD_MEMORY if found.match.walks_memory else COLD_CODE)
             if found.match.chills
@@ -103,6 +107,25 @@ def _idiom_advice(
     )
     claim = Claim(sampled=tuple(sorted(paths)), waits=found.match.waits_for_own)
     return replace(made, site=first.site, claim=claim)
+
+
+def saved_by_working_ahead(
+    run: RunView, share: float, saved: tuple[float, float, float]
+) -> tuple[tuple[float, float, float], str]:
+    """Fractions of a wait for Ray's workers, of this share, that go if they work while the driver does.
+
+    Training still takes as long as the busiest of them works. Also a sentence that says so.
+    """
+    of_ray = [w for w in run.workers if w.process.origin is not None and w.process.origin.ray == "worker"]
+    busiest = max((worker.busy_ns for worker in of_ray), default=0) / run.wall_ns
+    most = max(1.0 - busiest, 0.0) / max(share, 1e-9)
+    if most >= saved[2]:
+        return saved, ""
+    low, likely, high = (min(one, most) for one in saved)
+    return (low, likely, high), (
+        f"The busiest worker works {percent(min(busiest, 1.0))} of the time: working ahead saves no more "
+        "than the rest."
+    )
 
 
 def rest_faster(

@@ -8,6 +8,7 @@ from hotloop._util.units import duration, percent
 from hotloop.analysis.advice.recommendation import LOW, Change, advise, took
 from hotloop.analysis.advice.run_view import STORING, RegionRow, RunView
 from hotloop.analysis.findings import Estimate, Recommendation, RegionGrowth
+from hotloop.capture.region_names import RAY_WAIT_FOR
 
 MOST_SMALL_REGIONS = 20  # check the largest of the regions that are too small to matter
 
@@ -16,6 +17,8 @@ def growing_cost(run: RunView) -> Recommendation | None:
     """Calls of a region get slower as the run goes on."""
     growth = run.findings.growth
     flagged = [found for found in growth.regions if found.flagged] if growth is not None else []
+    # What Ray's tasks take longer for is in those who run them, or there are more of them.
+    flagged = [found for found in flagged if not found.name.startswith(RAY_WAIT_FOR)]
     worst = max(flagged, key=lambda found: _extra_ns(run, found), default=None)
     if worst is None or worst.late_ns < 1.3 * worst.early_ns or _extra_ns(run, worst) < 0.05 * run.wall_ns:
         return None

@@ -17,6 +17,7 @@ from hotloop.analysis.findings import Estimate, Recommendation, Tier
 from hotloop.analysis.utilisation import compute_threads, core_time, working_processes
 from hotloop.analysis.what_ifs import parse_change
 from hotloop.capture.model import Process
+from hotloop.capture.region_names import RAY_WAIT_FOR
 
 NETWORK = frozenset({"policy", "model", "backward", "loss", "optimizer"})
 LEAST_NETWORK = 0.2  # share of training in network code, for advice about compute threads
@@ -30,6 +31,7 @@ LEAST_CALLS = 20  # for that quantile
 FAR_STRETCH = 20.0  # typical over fastest duration that other programs alone do not explain
 LEAST_STRETCH = 3.0  # typical over fastest duration; up to 2.6 was seen with one thread at a load of 15
 WORTH_ADVICE = 1.1  # expected speed-up; a weaker case is a test, no advice
+RAY_SHORT_NS = 5e6  # a task of Ray that is longer is not held up by its hand-over, 0.5 to 2 ms
 ONE_THREAD = "torch.set_num_threads(1) at the top of the script, or OMP_NUM_THREADS=1"
 
 
@@ -48,7 +50,9 @@ def env_workers_cost_more_than_work(run: RunView) -> Recommendation | None:
     others = ("sleeping", "busy_waiting", "answers_one_by_one", "manager_proxies", "large_messages")
     if any(one.name in others for one in run.given):
         return None  # workers that sleep between two looks at their pipe, or take turns, or send too much
-    rows = talking_to_workers(run, workers)
+    rows = (
+        waiting_for_tasks(run, workers) if any(map(_is_of_ray, workers)) else talking_to_workers(run, workers)
+    )
     spent_ns = sum(row.total_ns for row in rows)
     if not rows or spent_ns < 0.1 * run.wall_ns or work_ns > 0.7 * spent_ns:
         return None
@@ -91,6 +95,21 @@ def talking_to_workers(run: RunView, workers: list[Worker]) -> list[RegionRow]:
         return rows
     calls = max((row.calls for w in workers for row in w.rows), default=0)
     return run.outermost(lambda row: row.category == "other" and row.calls > 1 and near(row.calls, calls))[:1]
+
+
+def waiting_for_tasks(run: RunView, workers: list[Worker]) -> list[RegionRow]:
+    """Regions in which the driving thread waits for tasks of Ray that these workers run.
+
+    It may wait for another actor, such as a buffer, that the workers fill whenever they like.
+    """
+    tasks = {f"{RAY_WAIT_FOR}{row.name}" for worker in workers for row in worker.rows}
+    rows = run.outermost(lambda row: row.name in tasks)
+    names = {row.name.removeprefix(RAY_WAIT_FOR) for row in rows}
+    ran = [row for worker in workers for row in worker.rows if row.name in names]
+    calls = sum(row.calls for row in ran)
+    # What a longer task waits for is not the hand-over: its worker starts, or other tasks are before it.
+    short = calls and sum(row.total_ns for row in ran) / calls < RAY_SHORT_NS
+    return rows if short else []
 
 
 def thread_oversubscription(run: RunView) -> Recommendation | None:

@@ -71,6 +71,23 @@ COMPILERS = frozenset(
 )
 
 
+PASSING_ON = frozenset({"zip", "enumerate", "list", "tuple", "sorted", "reversed", "set", "tqdm"})
+
+
+def _walked(iterated: ast.AST) -> Iterator[str]:
+    """Names whose elements a loop goes over: `a` and `b` for `zip(a.items(), b)`, nothing in `f(a)`."""
+    if isinstance(iterated, ast.Call):
+        name = dotted(iterated.func)
+        yield name
+        if isinstance(iterated.func, ast.Attribute):
+            yield from _walked(iterated.func.value)
+        if name.rpartition(".")[2] in PASSING_ON:
+            for argument in iterated.args:
+                yield from _walked(argument)
+    elif isinstance(iterated, (ast.Name, ast.Attribute)):
+        yield dotted(iterated)
+
+
 @idiom
 def parameters_one_by_one(spot: Spot) -> Match | None:
     """`for p, t in zip(net.parameters(), target.parameters()): t.data.lerp_(p.data, tau)`."""
@@ -84,7 +101,7 @@ def parameters_one_by_one(spot: Spot) -> Match | None:
         if isinstance(n, ast.Assign) and any(".state_dict" in name for name in called_names(n.value))
         for target in n.targets
     }
-    walked = {dotted(n) for n in ast.walk(spot.node.iter)} | set(over)
+    walked = set(_walked(spot.node.iter))
     states = any(name in kept or name.endswith(".state_dict") for name in walked) and bool(
         [n for n in ast.walk(spot.node) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store)]
     )
