@@ -27,7 +27,7 @@ from hotloop import Profiler
 from hotloop.capture import export, layout
 from hotloop.capture.model import Process
 from hotloop.capture.read_samples import module_name
-from hotloop.capture.samples import RUNNING, SLEEPING, SampledPath
+from hotloop.capture.samples import GIL_ELSEWHERE, GIL_HELD, GIL_UNKNOWN, RUNNING, SLEEPING, SampledPath
 from hotloop.measure import core_choice, late_facts
 from hotloop.measure.core_choice import CoreName
 from hotloop.measure.core_shared import LIBRARIES, PACKAGE
@@ -245,6 +245,17 @@ def test_the_open_region_of_a_thread_is_known(sampled: Sampled) -> None:
     assert process.threads[row["thread"]].paths[row["node"]] == ("outer", "inner")
     (row,) = process.samples[process.samples["native_id"] == outside_id]
     assert (row["thread"], row["node"]) == (-1, 0)
+
+
+def test_who_has_the_gil_is_known(sampled: Sampled, core: CoreName) -> None:
+    with Parked(wait_here) as parked:
+        sampled.sample()
+        sampled.sample()
+    rows = sampled.process.samples
+    here, there = (set(rows["gil"][rows["native_id"] == tid].tolist()) for tid in (os.getpid(), parked))
+    known = core == "compiled"  # a thread in Python has it whenever it looks
+    assert here <= {GIL_HELD if known else GIL_UNKNOWN}
+    assert there == {GIL_ELSEWHERE if known else GIL_UNKNOWN}
 
 
 def test_all_samples_of_a_moment_share_its_time_and_weight(sampled: Sampled) -> None:

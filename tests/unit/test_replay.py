@@ -11,8 +11,10 @@ from hotloop.analysis.lane_contention import with_cost_of_receiving
 from hotloop.analysis.replay import (
     Lane,
     Operation,
+    Part,
     ReplayChannel,
     Trace,
+    own_work,
     pieces_under_way,
     replay,
     scaled,
@@ -21,7 +23,7 @@ from hotloop.analysis.replay import (
     with_workers,
     without_channels,
 )
-from hotloop.capture.message_format import LATER, MEET, PEEK, RECEIVE, SEND, WAIT, WAKE
+from hotloop.capture.message_format import EMPTY, FOUND, LATER, MEET, PEEK, RECEIVE, SEND, WAIT, WAKE
 
 ROUNDS = 200
 
@@ -371,3 +373,94 @@ def test_tasks_of_an_event_loop_sleep_at_the_same_time() -> None:
     assert per_round(scaled(trace, {"simulate": 0.5}), 2) == pytest.approx(1.5, rel=0.05)
     assert per_round(scaled(trace, {"simulate": 0.1}), 2) == pytest.approx(1.0, rel=0.05)
     assert per_round(scaled(trace, {"pack": 0.5}), 2) == pytest.approx(2.25, rel=0.05)
+
+
+# -- threads that take the GIL one after the other ------------------------------------------------------
+
+
+def with_gil(name: str, ops: list[tuple[int, int]], work: float, gil: float, core: float = 1.0) -> Lane:
+    """A lane of which samples say what share of its work needs the GIL."""
+    made = lane(name, ops, [work] + [0.0] * (len(ops) - 1), core, gil)
+    return replace(made, parts=(Part("", None, 1.0, 1.0), Part(name, "", gil, core)))
+
+
+def test_native_code_of_one_thread_runs_beside_python_of_another() -> None:
+    sender, learner = with_gil("sample", [(SEND, 0)], 0.003, 1.0), with_gil("learn", [(RECEIVE, 0)], 0.004, 0)
+    trace = Trace((learner, sender), (channel(2),), 0, 2.0, 1.0)
+    assert per_round(trace) == pytest.approx(0.004, rel=0.02)
+    both = replace(trace, lanes=(with_gil("learn", [(RECEIVE, 0)], 0.004, 1.0), sender))
+    assert per_round(both) == pytest.approx(0.007, rel=0.02)  # they take turns
+    assert replay(both).gil_load > 0.95 > replay(trace).gil_load
+
+
+def test_a_full_gil_is_shared_by_whoever_needs_it() -> None:
+    """The thread in native code gains nothing if it is faster; the one that has the GIL does."""
+    work = with_gil("both", [(WAIT, 0)], 0.0, 1.0)
+    parts = (Part("", None, 1.0, 1.0), Part("play", "", 1.0, 1.0), Part("learn", "", 0.0, 1.0))
+    stretches = np.array([0.004] * ROUNDS + [0.0])
+    regions = {"play": 0.75 * stretches, "learn": 0.25 * stretches}
+    threads = [replace(work, work=stretches, regions=regions, parts=parts, name=str(n)) for n in range(3)]
+    trace = Trace(tuple(threads), (channel(),), 0, 4.0, 1.0)
+    base = per_round(trace)
+    assert base == pytest.approx(0.009, rel=0.03)  # three threads of 3 ms
+    assert per_round(scaled(trace, {"learn": 0.5})) == pytest.approx(base, rel=0.03)
+    assert per_round(scaled(trace, {"play": 0.5})) == pytest.approx(0.5 * base, rel=0.05)
+
+
+def test_whoever_gives_up_the_gil_waits_five_milliseconds_for_it() -> None:
+    long, short = with_gil("long", [(WAIT, 0)], 0.1, 1.0), with_gil("short", [(WAIT, 0)], 0.002, 1.0)
+    short = replace(
+        short,
+        regions={"nap": 0.5 * short.work, "short": 0.5 * short.work},
+        parts=(Part("", None, 1.0, 1.0), Part("nap", "", 0.0, 0.0), Part("short", "", 1.0, 1.0)),
+    )
+    trace = Trace((short, replace(long, repeats=True)), (channel(),), 0, 2.0, 1.0)
+    assert per_round(trace) == pytest.approx(0.007, rel=0.1)  # 1 ms asleep, 5 ms of the other one, 1 ms
+
+
+def test_a_region_inside_another_is_taken_from_both() -> None:
+    parts = (Part("", None, 1, 1), Part("update", "", 1, 1), Part("loss", "update", 1, 1))
+    whole = lane("update", [(RECEIVE, 0)], [4.0])
+    regions = {"update": 0.5 * whole.work, "loss": 0.25 * whole.work}
+    changed = scaled(
+        Trace((replace(whole, regions=regions, parts=parts),), (channel(),), 0, 2.0, 1.0), {"loss": 0}
+    )
+    assert changed.lanes[0].work[0] == pytest.approx(3)
+    assert changed.lanes[0].regions["update"][0] == pytest.approx(1)
+    assert own_work(changed.lanes[0])[:, 0] == pytest.approx([2, 1, 0])
+
+
+# -- threads that look for messages and never wait ------------------------------------------------------
+
+
+def polling(learn: float, store: float, simulate: float) -> Trace:
+    """A learner that stores what a pipe holds, then learns; one message for every other update."""
+    rows = [(FOUND, 0), (RECEIVE, 0), (EMPTY, 0), (EMPTY, 0)]
+    learner = lane("learn", rows, [learn, 0.0, store, learn])
+    learn_part = np.array([learn, 0.0, 0.0, learn] * ROUNDS + [0.0])
+    store_part = np.array([0.0, 0.0, store, 0.0] * ROUNDS + [0.0])
+    marks = (1, 0, 0, 1) * ROUNDS
+    learner = replace(learner, regions={"learn": learn_part, "store": store_part}, marks=marks)
+    actor = lane("simulate", [(SEND, 0)], [simulate], process=1)
+    return Trace((learner, actor), (channel(),), 0, 2.0, 1.0)
+
+
+def test_who_takes_what_is_there_goes_on_without_it() -> None:
+    def pace(trace: Trace) -> float:
+        times = replay(trace).times
+        return float((times[-1] - times[20]) / (len(times) - 21))
+
+    trace = polling(4.0, 1.0, 9.0)
+    assert pace(trace) == pytest.approx(4.5, rel=0.02)
+    # A message every 9 s: 8 of them are left for learning.
+    assert pace(scaled(trace, {"learn": 0.5})) == pytest.approx(2 * 9 / 8, rel=0.03)
+    assert pace(scaled(trace, {"simulate": 0.5})) == pytest.approx(4 * 4.5 / 3.5, rel=0.03)
+    assert pace(scaled(trace, {"store": 0.0})) == pytest.approx(4.0, rel=0.02)
+
+
+def test_a_lane_that_depends_on_nobody_begins_again() -> None:
+    slow, fast = lane("learn", [(WAIT, 0)], [2.0]), lane("play", [(WAIT, 0)], [0.5])
+    trace = Trace((slow, fast), (channel(),), 0, 4.0, 1.0)
+    assert len(replay(trace).times) < ROUNDS  # it stops with the first that has no more record
+    trace = replace(trace, lanes=(slow, replace(fast, repeats=True)))
+    assert len(replay(trace).times) == ROUNDS and per_round(trace) == pytest.approx(2.0)

@@ -14,11 +14,19 @@ from typing import NamedTuple
 import numpy as np
 
 from hotloop.analysis.logged_threads import LoggedThread, LoggedThreads
-from hotloop.analysis.replay import Lane
+from hotloop.analysis.replay import Lane, Part, own_work
 from hotloop.analysis.thread_states import samples_of
 from hotloop.capture.message_format import RECEIVE
 from hotloop.capture.model import Capture
-from hotloop.capture.samples import FOR_THE_GIL, RUNNABLE, RUNNING, SLEEPING, Samples
+from hotloop.capture.samples import (
+    FOR_THE_GIL,
+    GIL_ELSEWHERE,
+    GIL_HELD,
+    RUNNABLE,
+    RUNNING,
+    SLEEPING,
+    Samples,
+)
 from hotloop.capture.scheduling import Counts
 
 HEAVY = 0.1  # share of the time on a core that tells how cores are shared
@@ -29,6 +37,10 @@ LIGHT = (
 NO_CORE = 0.02  # time in the run queue over time on a core; below it, nothing else used the cores
 GIL_WAIT = 0.2  # seconds that threads of a process wait for the GIL in a second, from which on they share it
 ONE_CORE = 1.1  # cores that they use then at most
+NEEDS_GIL = 0.02  # share of the time for which a thread has the GIL; less does not hold others up
+MEET = 0.3  # share of the time for which threads have it in all, from which on they meet
+MOST_CORRECTED = 5.0  # by how much the kernel's figures and samples differ at most
+LEAST_WORK = 0.02  # of the time between samples of a thread
 MOST_GIL = 0.95  # of the time of a region
 LEAST_SAMPLES = 5  # of a region, to tell how much of it needs a core
 
@@ -101,8 +113,8 @@ def share_cores(
 
 def _usage(one: LoggedThread, lane: Lane, begin: int, end: int) -> _Usage:
     figures = one.thread.scheduling if one.thread is not None else None
-    on_core = _between(figures.time_ns, figures.on_core_ns, begin, end) if figures else None
-    queued = _between(figures.time_ns, figures.run_queue_ns, begin, end) if figures else None
+    on_core = between(figures.time_ns, figures.on_core_ns, begin, end) if figures else None
+    queued = between(figures.time_ns, figures.run_queue_ns, begin, end) if figures else None
     return _Usage(
         on_core=min(on_core, (end - begin) / 1e9) if on_core is not None else None,
         queued=queued or 0.0,
@@ -111,7 +123,7 @@ def _usage(one: LoggedThread, lane: Lane, begin: int, end: int) -> _Usage:
     )
 
 
-def _between(time_ns: Counts, values: Counts | None, begin: int, end: int) -> float | None:
+def between(time_ns: Counts, values: Counts | None, begin: int, end: int) -> float | None:
     """Growth of a cumulative figure between two moments, in seconds."""
     if values is None or len(time_ns) < 2:
         return None
@@ -123,7 +135,7 @@ def _between(time_ns: Counts, values: Counts | None, begin: int, end: int) -> fl
 def _cores_of_others(capture: Capture, usages: Sequence[_Usage], begin: int, end: int) -> float:
     """Cores that threads of the run use which are no lanes."""
     known = [process.scheduling for process in capture.processes if process.scheduling is not None]
-    whole_s = sum(_between(cpu.time_ns, cpu.cpu_ns, begin, end) or 0.0 for cpu in known)
+    whole_s = sum(between(cpu.time_ns, cpu.cpu_ns, begin, end) or 0.0 for cpu in known)
     return max(whole_s - sum(usage.on_core or 0.0 for usage in usages), 0.0) / ((end - begin) / 1e9)
 
 
@@ -196,8 +208,124 @@ def processes_sharing_a_gil(threads: LoggedThreads, begin: int, end: int) -> set
         waits[pid] += float(_waiting_for_gil(one, begin, end)["weight_ns"].sum()) / 1e9
         figures = one.thread.scheduling if one.thread is not None else None
         if figures is not None:
-            on_core[pid] += _between(figures.time_ns, figures.on_core_ns, begin, end) or 0.0
+            on_core[pid] += between(figures.time_ns, figures.on_core_ns, begin, end) or 0.0
     return {pid for pid, wait in waits.items() if wait > GIL_WAIT * span and on_core[pid] < ONE_CORE * span}
+
+
+def processes_with_known_gil(capture: Capture, threads: LoggedThreads, begin: int, end: int) -> set[int]:
+    """Processes of which samples say who had the GIL, and several threads need it so much that they meet."""
+    found: set[int] = set()
+    whole = max(end - begin, 1)
+    for process in capture.processes:
+        mine = process.samples
+        mine = mine[(mine["time_ns"] >= begin) & (mine["time_ns"] < end)]
+        held = mine[mine["gil"] == GIL_HELD]
+        each = [
+            float(held["weight_ns"][held["native_id"] == tid].sum()) for tid in np.unique(held["native_id"])
+        ]
+        lanes = {native for pid, native in threads if pid == process.pid}
+        if len(lanes) > 1 and sum(time > NEEDS_GIL * whole for time in each) > 1 and sum(each) > MEET * whole:
+            found.add(process.pid)
+    return found
+
+
+def with_parts(lane: Lane, one: LoggedThread, begin: int, end: int) -> Lane:
+    """The lane with what the work of each region needs of the GIL, as samples saw it.
+
+    Time without the GIL or a core is taken from the region that it was lost in.
+    """
+    mine = _between_operations(one, _samples(one, begin, end))
+    paths = one.thread.paths if one.thread is not None else ()
+    known = set(lane.regions)
+    inner = [
+        next((name for name in reversed(paths[node]) if name in known), "") if node < len(paths) else ""
+        for node in mine["node"].tolist()
+    ]
+    names = np.array(inner, dtype=object)
+    parents, order = _nesting(one, known)
+    parts: list[Part] = []
+    left: list[float] = []
+    sampled: list[bool] = []
+    for name in sorted({"", *known}, key=lambda name: order.get(name, 0.0)):
+        need = _need_of(mine[names == name] if len(mine) else mine)
+        parts.append(Part(name, parents.get(name, "") if name else None, need.core * need.gil, need.core))
+        left.append(need.left)
+        sampled.append(need.sampled or name != "")
+    lane = replace(lane, parts=tuple(parts))
+    own = own_work(lane) * np.array(left)[:, None]
+    figures = one.thread.scheduling if one.thread is not None else None
+    on_core = between(figures.time_ns, figures.on_core_ns, begin, end) if figures is not None else None
+    cores, gils = (np.array([getattr(part, name) for part in parts]) for name in ("core", "gil"))
+    unseen = ~np.array(sampled)
+    if on_core is not None and unseen.any():
+        # Threads of a pool have no line of the user's between two jobs: they work, or wait for the GIL.
+        rest = on_core - float((own[~unseen].sum(axis=1) * cores[~unseen]).sum())
+        own[unseen] *= min(max(rest / max(float(own[unseen].sum()), 1e-9), LEAST_WORK), 1.0)
+    needed = float((own.sum(axis=1) * cores).sum())
+    if on_core is not None and needed > 0:  # samples say where, the kernel says how much
+        more = min(max(on_core / needed, 1 / MOST_CORRECTED), MOST_CORRECTED)
+        own *= (1 + (more - 1) * cores)[:, None]
+    regions = {name: own[i].copy() for i, name in enumerate(part.name for part in parts) if name}
+    for part, row in zip(parts, own, strict=True):
+        outer, seen = part.parent, {part.name}
+        while outer and outer in regions and outer not in seen:
+            regions[outer] += row
+            seen.add(outer)
+            outer = parents.get(outer)
+    total = max(float(own.sum()), 1e-9)
+    core, gil = (float((own.sum(axis=1) * share).sum()) / total for share in (cores, gils))
+    return replace(lane, work=own.sum(axis=0), regions=regions, core=core, gil=max(gil, 1e-6))
+
+
+class _Needs(NamedTuple):
+    """What samples of a region tell: shares of its work that need a core, and of that the GIL."""
+
+    core: float
+    gil: float
+    left: float  # of the recorded time, without waits for the GIL and for a core
+    sampled: bool = True  # False: samples are too few to tell
+
+
+def _need_of(rows: Samples) -> _Needs:
+    seen = {
+        (state, gil): float(rows["weight_ns"][(rows["state"] == state) & (rows["gil"] == gil)].sum())
+        for state in (RUNNING, RUNNABLE)
+        for gil in (GIL_ELSEWHERE, GIL_HELD)
+    }
+    asleep = rows[rows["state"] == SLEEPING]
+    waits = float(asleep["weight_ns"][asleep["reason"] == FOR_THE_GIL].sum())
+    sleeps = float(asleep["weight_ns"].sum()) - waits
+    ran = seen[RUNNING, GIL_HELD] + seen[RUNNING, GIL_ELSEWHERE]
+    ready = seen[RUNNABLE, GIL_HELD] + seen[RUNNABLE, GIL_ELSEWHERE]
+    whole = ran + ready + waits + sleeps
+    if len(rows) < LEAST_SAMPLES or not whole:
+        return _Needs(1.0, 1.0, 1.0, sampled=False)
+    if int((rows["state"] == RUNNING).sum()) >= LEAST_SAMPLES:
+        # Who is ready without the GIL may only wait for it; who runs without it works in native code.
+        return _Needs(ran / (ran + sleeps), seen[RUNNING, GIL_HELD] / ran, (ran + sleeps) / whole)
+    with_it = seen[RUNNING, GIL_HELD] + seen[RUNNABLE, GIL_HELD]
+    awake = ran + ready
+    return _Needs(awake / max(awake + sleeps, 1.0), with_it / max(awake, 1.0), (awake + sleeps) / whole)
+
+
+def _nesting(one: LoggedThread, known: set[str]) -> tuple[dict[str, str], dict[str, float]]:
+    """The region around each region, and where in a stretch between two operations it usually begins."""
+    if one.thread is None:
+        return {}, {}
+    around: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    starts: dict[str, list[int]] = defaultdict(list)
+    ends = np.array([row.end for row in one.rows], dtype=np.int64)
+    for event in one.thread.events:
+        path = one.thread.paths[event.path] if event.path < len(one.thread.paths) else ()
+        if path and path[-1] in known:
+            outer = next((name for name in reversed(path[:-1]) if name in known and name != path[-1]), "")
+            around[path[-1]][outer] += 1
+            at = int(np.searchsorted(ends, event.start_ns, side="right"))
+            if at:
+                starts[path[-1]].append(event.start_ns - int(ends[at - 1]))
+    parents = {name: max(found, key=lambda outer: found[outer]) for name, found in around.items()}
+    order = {name: 1.0 + float(np.median(found)) for name, found in starts.items()}
+    return parents, order
 
 
 def _waiting_for_gil(one: LoggedThread, begin: int, end: int) -> Samples:

@@ -15,13 +15,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.capture.message_format import LATER, MEET, PEEK, RECEIVE, SEND, WAIT, WAKE
+from hotloop.capture.message_format import (
+    EMPTY,
+    FOUND,
+    LATER,
+    LOOK,
+    MEET,
+    PEEK,
+    RECEIVE,
+    SEND,
+    WAIT,
+    WAKE,
+)
 from hotloop.capture.messages import LoggedChannel, MessageLog
 from hotloop.capture.model import Capture, Node, Process, Thread
 
 MOST_OPERATIONS = 60_000  # of all threads; a long log is cut to its last part
 WAITED_NS = 30_000  # a receive that came this much before its message has waited
 PASSED_ON_NS = 90_000  # a receive from a queue that takes longer may have waited for the sender's thread
+SPUN_NS = 100_000  # for which a look for a message went on: then it was a wait for one
 WRAP = 1 << 32  # bytes of a socket, as the log counts them
 
 
@@ -104,6 +116,8 @@ def read_threads(
     for number, channel in enumerate(channels):
         if channel.kind == "socket":
             _find_messages(threads, counts, number)
+        elif channel.kind == "folder":
+            channels[number] = _find_files(threads, number, channel)
         elif channel.kind == "event" and _is_set_for_each_wait(threads, number):
             channels[number] = replace(channel, kind="pipe")
             _take_events_for_messages(threads, counts, number)
@@ -144,6 +158,51 @@ def _find_messages(threads: LoggedThreads, counts: ChannelCounts, channel: int) 
         if any(row.channel == channel and row.kind == RECEIVE for row in one.rows):
             one.rows = [r for r in one.rows if r.channel != channel or r.kind != RECEIVE] + found[key]
             one.rows.sort(key=lambda r: (r.begin, r.end))
+
+
+def _find_files(threads: LoggedThreads, number: int, channel: LoggedChannel) -> LoggedChannel:
+    """Files in a folder as messages; whoever lists it again and again waits.
+
+    Who then takes one has waited for it, and has it since the last look; who then adds one has waited for
+    room. As many files as there usually were then are the limit of the folder.
+    """
+    waits_for_room = False
+    for one in threads.values():
+        kept: list[LoggedOperation] = []
+        looks: list[LoggedOperation] = []
+        for row in one.rows:
+            if row.channel != number:
+                kept.append(row)
+                continue
+            if row.kind == LOOK:
+                looks.append(row)
+                continue
+            if row.kind == RECEIVE and looks:
+                row.begin, row.end = looks[0].begin, looks[-1].end
+            elif row.kind == SEND and len(looks) > 1:
+                row.begin, row.blocked, waits_for_room = looks[0].begin, True, True
+            looks = []
+            kept.append(row)
+        one.rows = sorted(kept, key=lambda r: (r.begin, r.end))
+    level, full = 0, [1]
+    rows = [r for one in threads.values() for r in one.rows if r.channel == number]
+    for row in sorted(rows, key=lambda r: (r.end, r.kind == RECEIVE)):
+        level = max(level + (1 if row.kind == SEND else -1), 0)
+        if row.blocked:
+            full.append(level)
+    return replace(channel, capacity=round(float(np.median(full))) if waits_for_room else None, tokens=-1)
+
+
+def keep_own_looks(threads: LoggedThreads) -> None:
+    """Leave out looks for messages of others; one that went on until there was a message waited for it."""
+    sent = {row.channel for one in threads.values() for row in one.rows if row.kind == SEND}
+    for one in threads.values():
+        takes = sent & {row.channel for row in one.rows if row.kind == RECEIVE}
+        one.rows = [r for r in one.rows if r.kind not in (FOUND, EMPTY, LOOK) or r.channel in takes]
+        for row, after in itertools.pairwise(one.rows):
+            is_same = after.kind == FOUND and after.channel == row.channel
+            if row.kind == EMPTY and is_same and after.begin - row.end < SPUN_NS < row.end - row.begin:
+                row.kind = PEEK
 
 
 def _is_set_for_each_wait(threads: LoggedThreads, channel: int) -> bool:

@@ -8,8 +8,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hotloop.analysis.lane_contention import processes_sharing_a_gil, share_cores, with_samples
+from hotloop.analysis.lane_contention import (
+    between,
+    processes_sharing_a_gil,
+    processes_with_known_gil,
+    share_cores,
+    with_parts,
+    with_samples,
+)
 from hotloop.analysis.logged_threads import (
+    LoggedOperation,
     LoggedThread,
     LoggedThreads,
     Moments,
@@ -19,11 +27,12 @@ from hotloop.analysis.logged_threads import (
     find_awaited_regions,
     find_backlogs,
     find_wakers,
+    keep_own_looks,
     match_messages,
     read_threads,
 )
 from hotloop.analysis.replay import Floats, Lane, Operation, ReplayChannel, Trace, services
-from hotloop.capture.message_format import LATER, MEET, PEEK, RECEIVE, SEND, WAIT
+from hotloop.capture.message_format import EMPTY, FOUND, LATER, MEET, PEEK, RECEIVE, SEND, WAIT
 from hotloop.capture.messages import LoggedChannel, MessageLog
 from hotloop.capture.model import Capture
 
@@ -33,9 +42,18 @@ LEAST_LANES = 2
 # shares the cores itself. Queues have a thread between both ends.
 UNDELAYED = ("pipe", "socket", "semaphore", "lock")
 LEAST_DELAY_NS = 60_000
+NOBODY = "nobody"  # kind of the channel of threads that log no messages
+_NO_CHANNEL = -1  # until there is one
+LEAST_PIECES, MOST_PIECES = 256, 4096  # of the work of a thread that logs no messages: one for each call
+LEAST_FREE = (
+    0.1  # of a core, for a thread that logs no messages to matter; and if it may need the driver's GIL
+)
+LEAST_FREE_BESIDE = 0.02
+COVERS = 0.8  # share of training that such a thread has to cover
 MOST_WRONG = 0.05  # services in which another one is answered, of a lane that serves who comes first
 SEEN = 0.3  # part of a region's time that recorded calls account for; below, they say nothing about it
 LEAST_UNSEEN = 0.005  # share of a thread that matters
+SAME_COUNT = 0.1  # by which calls of a region and progress differ at most if one is the other
 FREE = 0.1  # quantile of latencies: when the GIL was free
 
 
@@ -48,31 +66,43 @@ def find_trace(
     until_ns: int | None = None,
     *,
     crowded: bool = False,
+    use_gil_samples: bool = True,
 ) -> tuple[Trace | None, str]:
     """The trace of the run from `since_ns` to `until_ns` (monotonic), or None and the reason.
 
     `driver` is the process id and the native id of the thread that drives training. Its work is what it would
     take with a core at hand: time in the run queue is left out, and comes back when lanes share the cores.
-    `crowded`: see `share_cores`.
+    `crowded`: see `share_cores`. Without `use_gil_samples`, threads that were seen waiting for a GIL share it
+    evenly, even if samples say who had it.
     """
     if driver is None:
         return None, "no thread drives training"
+    why = ""
     threads, channels, counts = read_threads(capture, logs)
     if driver not in threads or not _wait_for_something(threads):
-        return None, "no messages between threads or processes were recorded"
+        threads, why = {}, "no messages between threads or processes were recorded"
+    free = _free_threads(capture, driver, since_ns, until_ns)
     if until_ns is not None:
         for one in threads.values():
             one.rows = [row for row in one.rows if row.begin < until_ns]
+    keep_own_looks(threads)
     drop_lonely(threads, channels)
     threads = {key: one for key, one in threads.items() if one.rows}
     if driver not in threads or not _wait_for_something(threads):
-        return None, "the driving thread exchanged no messages with others that were recorded"
+        why = why or "the driving thread exchanged no messages with others that were recorded"
+        if driver not in free or len(free) < LEAST_LANES:
+            return None, why
+        threads = {driver: free.pop(driver)}
     begin, end = common_span(threads, driver, since_ns)
-    for one in threads.values():
+    for one in [*threads.values(), *free.values()]:
         one.rows = [r for r in one.rows if r.end > begin and r.begin < end]
-    threads = {key: one for key, one in threads.items() if one.rows}
+    threads = {key: one for key, one in [*free.items(), *threads.items()] if one.rows}
     if driver not in threads or len(threads[driver].rows) < LEAST_OPERATIONS:
         return None, f"the driving thread has fewer than {LEAST_OPERATIONS} recorded operations"
+    channels.append(LoggedChannel(NOBODY, NOBODY))
+    for one in threads.values():
+        for row in one.rows:
+            row.channel = len(channels) - 1 if row.channel == _NO_CHANNEL else row.channel
     drop_incomplete_rounds(threads)
     threads = {key: one for key, one in threads.items() if one.rows}
     if driver not in threads:
@@ -86,11 +116,17 @@ def find_trace(
     find_wakers([threads[key] for key in order], channels)
     for one in threads.values():
         find_awaited_regions(one)
-    sharing = processes_sharing_a_gil(threads, begin, end)
+    known = processes_with_known_gil(capture, threads, begin, end) if use_gil_samples else set()
+    alone = {key for key, one in threads.items() if all(r.kind == WAIT and r.waker is None for r in one.rows)}
+    sharing = known | processes_sharing_a_gil(threads, begin, end)
     costs = _costs(threads, channels, sharing)
     lanes = tuple(_choosing(_lane(threads[key], costs, begin, end), channels) for key in order)
     lanes = tuple(
-        with_samples(lane, threads[key], begin, end, key[0] in sharing)
+        replace(_with_even_regions(lane, threads[key]), repeats=key != driver) if key in alone else lane
+        for key, lane in zip(order, lanes, strict=True)
+    )
+    lanes = tuple(
+        with_samples(lane, threads[key], begin, end, key[0] in sharing - known)
         for key, lane in zip(order, lanes, strict=True)
     )
     shared = share_cores(capture, threads, order, lanes, begin, end, cores, sharing, crowded=crowded)
@@ -108,8 +144,106 @@ def find_trace(
     seconds = (end - begin) / 1e9
     place = order.index(driver)
     notes = tuple(shared.notes)
-    trace = Trace(shared.lanes, made, place, shared.cores, seconds, notes, shared.rivals, begin)
+    made_lanes = [
+        with_parts(raw, threads[key], begin, end) if key[0] in known else lane
+        for key, raw, lane in zip(order, lanes, shared.lanes, strict=True)
+    ]
+    if any(o.kind in (FOUND, EMPTY) for o in made_lanes[place].operations):
+        region, marks = _progress(threads[driver], made_lanes[place])
+        if not region:
+            return None, "the driving thread polls, and no region of it is known to be one step of progress"
+        made_lanes[place] = replace(made_lanes[place], marks=marks)
+        notes = (*notes, f"the driving thread polls; progress is counted in `{region}`")
+    trace = Trace(tuple(made_lanes), made, place, shared.cores, seconds, notes, shared.rivals, begin)
     return trace, ""
+
+
+def _progress(one: LoggedThread, lane: Lane) -> tuple[str, tuple[int, ...]]:
+    """The region whose calls are the progress of a thread that polls, and how many end at each operation.
+
+    It takes what is there and goes on, so operations count nothing. It is the region that is called once for
+    each update (or env step), or else the one that takes most of its time and takes no messages.
+    """
+    if one.thread is None:
+        return "", ()
+    calls: dict[str, int] = defaultdict(int)
+    takes: dict[str, int] = defaultdict(int)
+    nodes = list(one.thread.root.children)
+    while nodes:
+        node = nodes.pop()
+        calls[node.name] += node.calls
+        takes[node.name] += node.total_ns
+        nodes += node.children
+    known = [name for name in sorted(takes, key=lambda name: -takes[name]) if name in lane.regions]
+    best = next((name for name in known if name not in lane.waits_inside), "")
+    for unit in ("updates", "env_steps"):
+        counts = one.thread.windows.progress.get(unit) if len(one.thread.windows) else None
+        done = int(counts[-1]) if counts is not None and len(counts) else 0
+        alike = [name for name in known if done and abs(calls[name] / done - 1) < SAME_COUNT]
+        if alike:
+            best = alike[0]
+            break
+    paths = one.thread.paths
+    ends = np.array(
+        sorted(
+            event.start_ns + event.duration_ns
+            for event in one.thread.events
+            if best and event.path < len(paths) and paths[event.path] and paths[event.path][-1] == best
+        )
+    )
+    borders = np.array([one.rows[0].begin, *(row.end for row in one.rows)])
+    marks = np.diff(np.searchsorted(ends, borders, side="right")) if len(ends) else np.zeros(0, dtype=int)
+    return (best, tuple(marks.tolist())) if marks.any() else ("", ())
+
+
+def _free_threads(
+    capture: Capture, driver: tuple[int, int], since_ns: int, until_ns: int | None
+) -> LoggedThreads:
+    """Threads that use a core, or the GIL of others: lanes that wait for nobody if they log no messages.
+
+    Their work is cut into even pieces.
+    """
+    found: LoggedThreads = {}
+    for index, process in enumerate(capture.processes):
+        for thread in process.threads:
+            begin = max(since_ns, thread.start_ns)
+            end = thread.end_ns if until_ns is None else min(until_ns, thread.end_ns)
+            span = (end if until_ns is None else until_ns) - since_ns if since_ns else end - begin
+            figures = thread.scheduling
+            if thread.folded_threads or figures is None or not thread.root.children or end <= begin:
+                continue
+            on_core = between(figures.time_ns, figures.on_core_ns, begin, end) or 0.0
+            least = LEAST_FREE_BESIDE if process.pid == driver[0] else LEAST_FREE
+            key = process.pid, thread.native_id
+            if end - begin < COVERS * span or (on_core < least * (end - begin) / 1e9 and key != driver):
+                continue
+            calls = max(
+                (node.calls for node in thread.root.children if node.total_ns > 0.3 * thread.wall_ns),
+                default=0,
+            )
+            pieces = min(max(calls, LEAST_PIECES), MOST_PIECES)
+            moments = np.linspace(begin, end, pieces + 2)[1:-1].astype(np.int64).tolist()
+            rows = [
+                LoggedOperation(at, at, _NO_CHANNEL, WAIT, number + 1) for number, at in enumerate(moments)
+            ]
+            found[key] = LoggedThread(index, process, thread, thread.native_id, rows)
+    return found
+
+
+def _with_even_regions(lane: Lane, one: LoggedThread) -> Lane:
+    """The lane with regions of which no single calls were recorded, spread evenly over its work."""
+    if one.thread is None or lane.regions or not float(lane.work.sum()):
+        return lane
+    whole: dict[str, int] = defaultdict(int)
+    nodes = list(one.thread.root.children)
+    while nodes:
+        node = nodes.pop()
+        whole[node.name] += node.total_ns
+        nodes += node.children
+    wall = max(one.thread.wall_ns, 1)
+    regions = {name: lane.work * min(time / wall, 1.0) for name, time in whole.items() if name}
+    main = max(regions, key=lambda name: float(regions[name].sum()), default="")
+    return replace(lane, regions=regions, main=main, unseen=frozenset())
 
 
 def _wait_for_something(threads: LoggedThreads) -> bool:

@@ -14,16 +14,25 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.capture.message_format import LATER, MEET, PEEK, RECEIVE, SEND, WAIT, WAKE
+from hotloop.capture.message_format import EMPTY, FOUND, LATER, MEET, PEEK, RECEIVE, SEND, WAIT, WAKE
 
 Floats = NDArray[np.float64]
 IN_FLIGHT = 0.25  # share of the workers that always have work, from which on the driver keeps them busy
 AS_MANY = 1.1  # times as many pieces of work as another worker: up to here they take turns
 MOST_STRETCHED = 1e4  # the most that sharing cores or the GIL lengthens work, as a factor
+SWITCH_S = (
+    0.005  # for which Python lets a thread keep the GIL while another one waits (sys.setswitchinterval)
+)
+ALL_OR_NONE = (
+    0.1  # share of a part's work that needs the GIL, or does not, from which on it is a slice of its own
+)
+GIVES_UP_S = 0.001  # an operation that takes longer does without the GIL
+LEAST_SLICE_S = 2e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,16 @@ class Operation:
     latency: float | None = None  # of a receive that waited: after the end of its send
     delay: float = 0.0  # of a timer: when its message is there
     region: str = ""  # that a task waits in for a timer
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A region of a lane without the regions inside it, and what its work needs."""
+
+    name: str  # "": outside of regions
+    parent: str | None  # None: this is the outside
+    gil: float  # share of its work that needs the GIL, and with it a core
+    core: float  # share that needs a core
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +84,13 @@ class Lane:
     # Share of the work in a region that needs a core, and the GIL if its lane does; `core` where not known.
     on_core: Mapping[str, float] = field(default_factory=dict)
     unseen: frozenset[str] = frozenset()  # regions with too many calls for the log of single ones
+    # Where it was measured who has the GIL: the parts of each stretch, in the order in which they come.
+    # Then threads take the GIL one after the other, as Python hands it on, and `gil` is for reports alone.
+    parts: tuple[Part, ...] = ()
+    slices: int = 1  # how often a part that needs the GIL in between gives it up in a stretch
+    # Progress of training that the work before each operation made; empty: each operation is some.
+    marks: tuple[int, ...] = ()
+    repeats: bool = False  # begins again when its record ends: it depends on nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +127,22 @@ class Trace:
 class Replayed:
     """When the driving lane ended each of its operations, and how the time was used."""
 
-    times: Floats  # seconds at the end of each operation of the driver that was reached
+    times: Floats  # seconds at the end of each operation of the driver that was reached, or at its marks
     busy: Floats  # share of the time in which each lane worked
     core_load: float  # cores in use / cores, while the replay ran
     gil_load: float  # the most contended GIL: share of its time in use
     seconds: float
     stuck: bool = False  # lanes waited for each other, which the recorded run did not
+
+
+def progress_times(lane: Lane) -> list[float]:
+    """When the driver made progress in the recording; see `Replayed.times`."""
+    if not lane.marks:
+        return [operation.end for operation in lane.operations]
+    found: list[float] = []
+    for operation, mark in zip(lane.operations, lane.marks, strict=True):
+        found += [operation.begin] * mark
+    return found
 
 
 def scaled(trace: Trace, factors: Mapping[str, float]) -> Trace:
@@ -132,17 +168,56 @@ def scaled(trace: Trace, factors: Mapping[str, float]) -> Trace:
                 name: part * factor if name == region else np.minimum(part * ratio, work)
                 for name, part in lane.regions.items()
             }
+            if lane.parts:
+                regions = _with_less_in(lane, region, factor)
             operations = lane.operations
             if region == "backward" and any(o.kind == MEET for o in operations):
                 operations = tuple(
                     replace(o, cost=o.cost * factor) if o.kind == MEET else o for o in operations
                 )
             lane = replace(lane, work=work, regions=regions, operations=operations)
-            if lane.gil > 0:
+            if lane.gil > 0 and not lane.parts:
                 share = _core_without(lanes[i], region, factor, float(work.sum()))
                 lane = replace(lane, core=share, gil=share)
             lanes[i] = lane
     return replace(trace, lanes=tuple(lanes), outside_s=outside_s, outside=outside)
+
+
+def _with_less_in(lane: Lane, region: str, factor: float) -> dict[str, Floats]:
+    """The regions of a lane when one takes `factor` of its time, those inside and around it included."""
+    parents = {part.name: part.parent for part in lane.parts}
+
+    def is_inside(name: str, other: str) -> bool:
+        at: str | None = name
+        for _ in range(len(parents)):
+            at = parents.get(at or "")
+            if at == other:
+                return True
+        return False
+
+    saved = (1 - factor) * lane.regions[region]
+    return {
+        name: part * factor
+        if name == region or is_inside(name, region)
+        else np.maximum(part - saved, 0.0)
+        if is_inside(region, name)
+        else part
+        for name, part in lane.regions.items()
+    }
+
+
+def own_work(lane: Lane) -> Floats:
+    """Seconds of each part in each stretch, [parts, stretches]; they add up to the work of the stretch."""
+    whole = np.array([lane.regions.get(part.name, lane.work) for part in lane.parts])
+    own = whole.copy()
+    place = {part.name: i for i, part in enumerate(lane.parts)}
+    for i, part in enumerate(lane.parts):
+        if part.parent is not None:
+            own[place.get(part.parent, place[""])] -= whole[i]
+    own = np.maximum(own, 0.0)
+    total = own.sum(axis=0)
+    result: Floats = own * np.divide(lane.work, total, out=np.zeros_like(total), where=total > 0)
+    return result
 
 
 def _with_timers(lane: Lane, region: str, factor: float) -> Lane:
@@ -531,9 +606,21 @@ class _Running:
 
     at: int = 0  # next operation
     left: float = 0.0  # work left before it, or time left of the operation
-    state: str = "work"  # work, busy (in an operation that takes its time), blocked, done
+    # work, busy (in an operation that takes its time), gil (waits for it), blocked, done, gone
+    state: str = "work"
     worked: float = 0.0
     finished: int = 0  # operations
+    core: float = 0.0  # share of the present work that needs a core
+    slices: list[tuple[float, bool, float]] = field(default_factory=list)  # work to come, last one first
+
+
+@dataclass(slots=True)
+class _Gil:
+    """Who has the GIL of a process, since when, and who waits for it since when."""
+
+    holder: int = -1
+    since: float = 0.0
+    waiters: deque[tuple[int, float]] = field(default_factory=deque)
 
 
 @dataclass(slots=True)
@@ -556,10 +643,11 @@ class _Replay:
     def __init__(self, trace: Trace):
         self.trace = trace
         self.lanes = trace.lanes
-        self.running = [
-            _Running(left=float(lane.work[0])) if lane.operations else _Running(state="gone")
-            for lane in trace.lanes
-        ]
+        self.running = [_Running(state="work" if lane.operations else "gone") for lane in trace.lanes]
+        self.gils: dict[int, _Gil] = {lane.process: _Gil() for lane in trace.lanes if lane.parts}
+        self.own = [own_work(lane) if lane.parts else None for lane in trace.lanes]
+        # Of each lane that looks for messages, by channel and whether it found one: where to go on.
+        self.looks = [_looks(lane) for lane in trace.lanes]
         self.places = [_Place(deque([-math.inf] * one.backlog), one.backlog) for one in trace.channels]
         self.now = 0.0
         self.times: list[float] = []
@@ -573,7 +661,10 @@ class _Replay:
         self.begins = [frozenset(i for places in by.values() for i in places) for by in self.services]
         self.idle: set[int] = set()  # lanes that wait for whoever comes first
         self.later: list[tuple[float, int]] = []  # messages of timers: when they are there, and where
-        self.known_rates: dict[tuple[str, ...], list[float]] = {}
+        self.known_rates: dict[tuple[tuple[str, float], ...], list[float]] = {}
+        for i, lane in enumerate(trace.lanes):
+            if lane.operations:
+                self._start_work(i)
 
     def run(self, most_events: int) -> Replayed:
         rates = self._rates()
@@ -586,6 +677,12 @@ class _Replay:
                     needs = one.left / rate
                     if needs < step:
                         step, who = needs, i
+            switch = min((self._switch_at(gil) for gil in self.gils.values()), default=math.inf) - self.now
+            if switch < step and not (self.later and self.later[0][0] - self.now <= switch):
+                self._advance(max(switch, 0.0), rates)
+                self._switch()
+                rates = self._rates()
+                continue
             if self.later and self.later[0][0] - self.now <= step:
                 at, channel = heapq.heappop(self.later)
                 self._advance(max(at - self.now, 0.0), rates)
@@ -630,17 +727,20 @@ class _Replay:
 
     def _rates(self) -> list[float]:
         """How fast each lane proceeds: less than 1 where cores or a GIL are short, 0 where it waits."""
-        states = tuple(one.state for one in self.running)
+        states = tuple((one.state, one.core if one.state == "work" else 0.0) for one in self.running)
         found = self.known_rates.get(states)
         if found is None:
             found = self.known_rates[states] = self._find_rates(states)
         return found
 
-    def _find_rates(self, states: tuple[str, ...]) -> list[float]:
-        rates = [1.0 if state == "busy" else 0.0 for state in states]
-        working = [i for i, state in enumerate(states) if state == "work"]
-        lanes = [self.lanes[i] for i in working]
-        for i, duration in zip(working, _durations(lanes, self.trace.cores, self.trace.others), strict=True):
+    def _find_rates(self, states: tuple[tuple[str, float], ...]) -> list[float]:
+        rates = [1.0 if state == "busy" else 0.0 for state, _ in states]
+        working = [i for i, (state, _) in enumerate(states) if state == "work"]
+        needs = [
+            _Need(states[i][1], 0.0 if self.lanes[i].parts else self.lanes[i].gil, self.lanes[i].process)
+            for i in working
+        ]
+        for i, duration in zip(working, _durations(needs, self.trace.cores, self.trace.others), strict=True):
             rates[i] = 1.0 / duration
         return rates
 
@@ -653,8 +753,11 @@ class _Replay:
                 if one.state == "work":
                     one.worked += step
                     lane = self.lanes[i]
-                    self.core_s += step * rate * lane.core
-                    if lane.gil:
+                    self.core_s += step * rate * one.core
+                    if lane.parts:
+                        if self.gils[lane.process].holder == i:
+                            self.gil_s[lane.process] = self.gil_s.get(lane.process, 0.0) + step
+                    elif lane.gil:
                         self.gil_s[lane.process] = self.gil_s.get(lane.process, 0.0) + step * rate * lane.gil
 
     def _ended(self, i: int) -> None:
@@ -662,6 +765,18 @@ class _Replay:
         one = self.running[i]
         if one.state != "work":
             self._finish(i)
+            return
+        if one.slices:
+            self._next_slice(i)
+            return
+        marks = self.lanes[i].marks if i == self.trace.driver else ()
+        if one.at < len(marks):
+            self.times.extend([self.now] * marks[one.at])
+        if one.at >= len(self.lanes[i].operations) and self.lanes[i].repeats:
+            one.at = 0
+            self._start_work(i)
+        elif self.looks[i] and not self.services[i]:
+            self._look(i)
         elif self.services[i] and one.finished and one.finished >= len(self.lanes[i].operations):
             self._end(i)
         elif self.services[i] and (one.at in self.begins[i] or one.at >= len(self.lanes[i].operations)):
@@ -670,6 +785,72 @@ class _Replay:
             self._end(i)
         else:
             self._begin(i)
+
+    def _start_work(self, i: int) -> None:
+        """Begin the stretch of work before the next operation."""
+        one, lane, own = self.running[i], self.lanes[i], self.own[i]
+        if own is None:
+            one.state, one.left, one.core = "work", float(lane.work[one.at]), lane.core
+            return
+        one.slices = _slices(lane, own[:, one.at])[::-1]
+        self._next_slice(i)
+
+    def _next_slice(self, i: int) -> None:
+        """Go on with the next piece of work, for which the lane may have to wait for the GIL."""
+        one, gil = self.running[i], self.gils[self.lanes[i].process]
+        one.left, needs_gil, one.core = one.slices.pop() if one.slices else (0.0, False, 0.0)
+        one.state = "work"
+        if not needs_gil:
+            if one.left > 0:
+                self._give_up_gil(i)
+        elif gil.holder < 0:
+            gil.holder, gil.since = i, self.now
+        elif gil.holder != i:
+            one.state = "gil"
+            gil.waiters.append((i, self.now))
+
+    def _give_up_gil(self, i: int) -> None:
+        gil = self.gils.get(self.lanes[i].process)
+        if gil is not None and gil.holder == i:
+            self._hand_on(gil)
+
+    def _hand_on(self, gil: _Gil) -> None:
+        gil.holder, gil.since = -1, self.now
+        if gil.waiters:
+            gil.holder, _ = gil.waiters.popleft()
+            self.running[gil.holder].state = "work"
+
+    def _switch_at(self, gil: _Gil) -> float:
+        """When the holder has to hand the GIL on, because another thread has waited for it long enough."""
+        if gil.holder < 0 or not gil.waiters or self.running[gil.holder].state != "work":
+            return math.inf
+        return max(gil.since, gil.waiters[0][1]) + SWITCH_S
+
+    def _switch(self) -> None:
+        for gil in self.gils.values():
+            if self._switch_at(gil) <= self.now + 1e-12:
+                before = gil.holder
+                self._hand_on(gil)
+                self.running[before].state = "gil"
+                gil.waiters.append((before, self.now))
+
+    def _look(self, i: int) -> None:
+        """Do what the lane did when it found a message, or none: each time that was recorded, in turn."""
+        one, lane = self.running[i], self.lanes[i]
+        if one.finished >= len(lane.operations):
+            self._end(i)
+            return
+        if one.at >= len(lane.operations):
+            one.at = next(at for at, o in enumerate(lane.operations) if o.kind in (FOUND, EMPTY))
+        operation = lane.operations[one.at]
+        if operation.kind in (FOUND, EMPTY):
+            place = self.places[operation.channel]
+            found = FOUND if len(place.ready) > len(place.takers) else EMPTY
+            places = self.looks[i].get((operation.channel, found))
+            if places is not None:
+                one.at = places[0]
+                places.rotate(-1)
+        self._begin(i)
 
     def _end(self, i: int) -> None:
         self.running[i].state, self.done = "done", True
@@ -680,6 +861,7 @@ class _Replay:
         waiting = [channel for channel in self.services[i] if self.places[channel].ready]
         if not waiting:
             one.state, one.left = "blocked", math.inf
+            self._give_up_gil(i)
             self.idle.add(i)
             return
         self.idle.discard(i)
@@ -706,7 +888,9 @@ class _Replay:
             else:
                 place.held += 1
                 one.state, one.left = "busy", operation.cost
-        elif operation.kind == PEEK:
+        elif operation.kind == PEEK or (
+            operation.kind == FOUND and (operation.channel, EMPTY) not in self.looks[i]
+        ):
             if place.ready:
                 one.state, one.left = "busy", operation.cost
             else:
@@ -730,6 +914,8 @@ class _Replay:
                 one.state, one.left = "busy", operation.cost
         else:
             one.state, one.left = "busy", operation.cost
+        if one.state == "blocked" or (operation.cost > GIVES_UP_S and operation.kind != EMPTY):
+            self._give_up_gil(i)
 
     def _take(self, i: int, place: _Place, channel: ReplayChannel, operation: Operation) -> None:
         sent = place.ready.popleft()
@@ -761,11 +947,11 @@ class _Replay:
             for other in self.waiting_for.pop((i, one.at), ()):
                 woken = self.running[other]
                 woken.state, woken.left = "busy", lane_cost(self.lanes[other], woken.at)
-        if i == self.trace.driver:
+        if i == self.trace.driver and not lane.marks:
             self.times.append(self.now)
         one.at += 1
         one.finished += 1
-        one.state, one.left = "work", float(lane.work[one.at])
+        self._start_work(i)
 
     def _serve(self, channel_index: int) -> None:
         place, channel = self.places[channel_index], self.trace.channels[channel_index]
@@ -781,7 +967,45 @@ class _Replay:
             self._choose(i)
 
 
-def _durations(lanes: Sequence[Lane], cores: float, others: float) -> list[float]:
+class _Need(NamedTuple):
+    """What the work of a lane needs at the moment."""
+
+    core: float
+    gil: float
+    process: int
+
+
+def _slices(lane: Lane, seconds: Floats) -> list[tuple[float, bool, float]]:
+    """A stretch of work in pieces that need the GIL all the time or never: seconds, GIL, share of a core.
+
+    Whoever comes back from an operation needs the GIL to go on. Where a part needs it for some of the time,
+    it has it in between.
+    """
+    found: list[tuple[float, bool, float]] = [(0.0, True, 1.0)]
+    for part, own in zip(lane.parts, seconds.tolist(), strict=True):
+        if own < LEAST_SLICE_S:
+            continue
+        if part.gil > 1 - ALL_OR_NONE:
+            found.append((own, True, min(part.core, 1.0)))
+        elif part.gil < ALL_OR_NONE:
+            found.append((own, False, part.core))
+        else:
+            free = min(max((part.core - part.gil) / (1 - part.gil), 0.0), 1.0)
+            for _ in range(lane.slices):
+                found.append(((1 - part.gil) * own / lane.slices, False, free))
+                found.append((part.gil * own / lane.slices, True, 1.0))
+    return found
+
+
+def _looks(lane: Lane) -> dict[tuple[int, int], deque[int]]:
+    found: dict[tuple[int, int], deque[int]] = {}
+    for at, operation in enumerate(lane.operations):
+        if operation.kind in (FOUND, EMPTY):
+            found.setdefault((operation.channel, operation.kind), deque()).append(at)
+    return found
+
+
+def _durations(lanes: Sequence[_Need], cores: float, others: float) -> list[float]:
     """How long a second of work takes each of the lanes that work at the same time.
 
     Work that needs a full GIL takes `turns` times as long, so that it is just in use all the time; work that

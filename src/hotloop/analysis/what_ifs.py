@@ -21,15 +21,18 @@ from hotloop._util.errors import HotloopError
 from hotloop.analysis import whatif
 from hotloop.analysis.categories import Resolver
 from hotloop.analysis.findings import Estimate
-from hotloop.analysis.message_trace import find_trace
+from hotloop.analysis.message_trace import NOBODY, find_trace
 from hotloop.analysis.phases import cut_to_training, find_phases
 from hotloop.analysis.replay import (
+    ALL_OR_NONE,
     Floats,
     Lane,
     Replayed,
     Trace,
     has_depth,
+    own_work,
     pieces_under_way,
+    progress_times,
     replay,
     scaled,
     with_capacity,
@@ -39,10 +42,14 @@ from hotloop.analysis.replay import (
     without_channels,
 )
 from hotloop.analysis.standstills import without_standstills
+from hotloop.analysis.thread_states import samples_of
 from hotloop.analysis.tree import driving_thread
+from hotloop.analysis.waiting_loops import polled_wait
 from hotloop.analysis.windows import spans_by_name
-from hotloop.capture.message_format import RECEIVE
+from hotloop.capture import layout
+from hotloop.capture.message_format import EMPTY, FOUND, MEET, RECEIVE
 from hotloop.capture.model import Capture, Node, Thread
+from hotloop.capture.samples import SLEEPING
 
 WORKERS = ("workers", "n_envs", "num_envs", "num_workers")
 DEPTH = ("depth", "queue_size", "prefetch")
@@ -50,10 +57,13 @@ BATCH = ("batch", "batch_size")
 CORES = ("cores",)
 KNOBS = (*WORKERS, *DEPTH, *BATCH, *CORES)
 SATURATED = 0.93  # share of the cores in use from which on they are the limit
+OFTEN_HELD = 0.7  # share of the time for which someone has the GIL, from which on it may be the limit
 AS_MUCH = 0.5  # gain from a core for everyone over that from a role twice as fast: then cores are the limit
 HOLDS_UP = 0.05  # gain from which on a slow member of a role is a straggler, and how much slower it is
 FLOOR = 0.01  # of every interval of a replay: what a replay leaves out
 KEPT = 0.03  # as an error of the replay: what leaving the number of other busy threads as it is, is worth
+SLICES = (1, 4, 16)  # turns with the GIL in a stretch of mixed work: as many as fit the run best
+FITS = 0.02  # error of the replay below which no other number of them is tried
 COVERED = 0.8  # share of training that a trace covers, from which on it stands for all of it
 # Share of the driver's operations; it is less if a thread works through its log without waiting.
 LEAST_REPLAYED = 0.3
@@ -63,6 +73,7 @@ IDLE = 0.02  # share of the time: whoever works or waits less does not count
 CROWDED = 0.3  # busy threads of other programs from which on they are mentioned
 UNSURE = 0.10  # predictors that differ by more are shown as a range
 GAPS = ("between ", "before ", "after ")
+BLOCKED = (layout.REASON_LOCK, layout.REASON_EVENT)  # by something that others change
 NOT_WORK = ("wait", "hotloop")  # categories of regions that nobody makes faster
 How = Literal["replay", "amdahl", "unknown"]
 _CHANGE = re.compile(r"\s*([^=\s][^=]*?)\s*=\s*([0-9.]+)\s*(x|%|)\s*$")
@@ -165,13 +176,49 @@ class WhatIfs:
         if self.phases is not None and whole is not None and not self.phases.whole_run:
             begin = whole[1].start_ns + self.phases.start_up_ns + self.phases.warm_up_ns
             end = begin + self.phases.training_ns
-        found, why = find_trace(
-            self.recorded, self.recorded.messages, key, self._cores(), begin, end, crowded=self.crowded
-        )
-        if found is None:
+        messages, cores = self.recorded.messages, self._cores()
+        found, why = find_trace(self.recorded, messages, key, cores, begin, end, crowded=self.crowded)
+        if found is not None:
+            why = self._unrecorded_waits(found)
+        if found is None or why:
             self.why_no_replay = why
             return None
-        return _with_outside(_calibrated(found), thread)
+        made = _calibrated(found)
+        if any(lane.parts for lane in made.lanes) and _is_off(made) > UNSURE:
+            # Samples of threads that hardly had a core do not tell; then sharing evenly may be nearer.
+            found, _ = find_trace(
+                self.recorded, messages, key, cores, begin, end, crowded=self.crowded, use_gil_samples=False
+            )
+            evenly = _calibrated(found) if found is not None else made
+            made = min(made, evenly, key=_is_off)
+        return _with_outside(made, thread)
+
+    def _unrecorded_waits(self, trace: Trace) -> str:
+        """Why the driving thread cannot be replayed: it waits for what was not recorded; "" if it can."""
+        assert self.driver is not None
+        process, thread = self.driver
+        used = {trace.channels[o.channel].kind for o in trace.lanes[trace.driver].operations}
+        looks = {o.kind for o in trace.lanes[trace.driver].operations} & {FOUND, EMPTY}
+        if looks or "folder" in used:
+            return ""  # its looks are recorded
+        mine = samples_of(process, thread.native_id)
+        mine = mine[(mine["time_ns"] >= thread.start_ns) & (mine["time_ns"] <= thread.end_ns)]
+        share, place = polled_wait(process, thread, mine)
+        if share > UNSURE:
+            return (
+                f"the driving thread waits {100 * share:.0f} % of the time in the loop at {place}, "
+                "and for what was not recorded"
+            )
+        if used != {NOBODY}:
+            return ""
+        blocked = mine[(mine["state"] == SLEEPING) & np.isin(mine["reason"], BLOCKED)]
+        share = float(blocked["weight_ns"].sum()) / max(float(mine["weight_ns"].sum()), 1.0)
+        share = max(share, self._waits)
+        return (
+            f"the driving thread waits {100 * share:.0f} % of the time, and not for a recorded message"
+            if share > UNSURE
+            else ""
+        )
 
     def _cores(self) -> float:
         machine: dict[str, Any] = self.recorded.machine
@@ -182,13 +229,22 @@ class WhatIfs:
         return 1.0
 
     @cached_property
+    def _only_shares(self) -> bool:
+        """Whether no messages were recorded: the threads share cores and the GIL, and nothing else."""
+        return self.trace is not None and all(
+            self.trace.channels[o.channel].kind == NOBODY
+            for lane in self.trace.lanes
+            for o in lane.operations
+        )
+
+    @cached_property
     def base(self) -> Replayed | None:
         return replay(self.trace) if self.trace is not None else None
 
     @cached_property
     def error(self) -> float:
         """How far the replay of the unchanged run is off, as a logarithm."""
-        return abs(math.log(max(_ratio(self.trace), 1e-3))) if self.trace is not None else 0.0
+        return _is_off(self.trace) if self.trace is not None else 0.0
 
     @cached_property
     def roles(self) -> dict[str, tuple[int, ...]]:
@@ -199,8 +255,30 @@ class WhatIfs:
         meets = {e for e, channel in enumerate(self.trace.channels) if channel.parties}
         for number, lane in enumerate(self.trace.lanes):
             alone = number == self.trace.driver and not any(o.channel in meets for o in lane.operations)
+            alone &= number not in self._peers
             found.setdefault(("learner" if alone else "") + f"`{lane.main or lane.name}`", []).append(number)
         return {name: tuple(lanes) for name, lanes in found.items()}
+
+    @cached_property
+    def _peers(self) -> tuple[int, ...]:
+        """The driver and the lanes that make the same progress as it does, each at its own pace; () if none.
+
+        Training is as fast as all of them together.
+        """
+        if self.trace is None or self.driver is None:
+            return ()
+        meets = {e for e, channel in enumerate(self.trace.channels) if channel.parties}
+        threads = {(p.pid, t.native_id): t for p in self.training.processes for t in p.threads}
+        driver = self.trace.lanes[self.trace.driver]
+        units = _units(threads.get(driver.thread))
+        found = [
+            number
+            for number, lane in enumerate(self.trace.lanes)
+            if lane.main == driver.main and units & _units(threads.get(lane.thread))
+        ]
+        if len(found) < 2 or any(o.channel in meets for m in found for o in self.trace.lanes[m].operations):
+            return ()
+        return (self.trace.driver, *(number for number in found if number != self.trace.driver))
 
     @cached_property
     def regions(self) -> tuple[str, ...]:
@@ -283,12 +361,11 @@ class WhatIfs:
         """What limits a run: the GIL and the cores if it had the machine to itself, else a role as it was."""
         alone = replace(trace, others=0.0)
         base, idle = replay(trace), replay(alone)
+        region = _most_with_gil([lane for lane in trace.lanes if lane.gil > 0])
+        most = f", most of all in `{region}`" if region else ""
+        gil = LimitingRole("gil", "", region, f"the GIL: threads of one process take turns in Python{most}")
         if idle.gil_load > SATURATED:
-            region = _most_on_core([lane for lane in trace.lanes if lane.gil > 0])
-            most = f", most of all in `{region}`" if region else ""
-            return LimitingRole(
-                "gil", "", region, f"the GIL: threads of one process take turns in Python{most}"
-            )
+            return gil
         region = _most_on_core(trace.lanes)
         most = f", most of all by `{region}`" if region else ""
         in_use = f"the cores: {idle.core_load * trace.cores:.1f} of {trace.cores:.1f} are in use{most}"
@@ -306,6 +383,11 @@ class WhatIfs:
             value = _speed_up(base, replay(changed), (trace.outside_s, changed.outside_s))
             if value > gain:
                 awaited, gain = region, value
+        if idle.gil_load > OFTEN_HELD:
+            free = replace(alone, lanes=tuple(replace(lane, parts=(), gil=0.0) for lane in trace.lanes))
+            from_gil = _speed_up(idle, replay(free), (trace.outside_s, trace.outside_s))
+            if from_gil > 1 + FLOOR and from_gil - 1 > AS_MUCH * (gain - 1):
+                return gil
         enough = replay(replace(alone, cores=float(len(trace.lanes))))
         from_cores = _speed_up(idle, enough, (trace.outside_s, trace.outside_s))
         if from_cores > 1 + FLOOR and from_cores - 1 > AS_MUCH * (gain - 1):
@@ -330,7 +412,9 @@ class WhatIfs:
         if self.trace is None or self.base is None or not self._covers:
             return ""
         best, most = "", 1 + HOLDS_UP
-        for members in self.roles.values():
+        for members in {*self.roles.values(), *self._who_meet}:
+            if set(members) == set(self._peers):
+                continue  # each at its own pace: nobody waits for it
             busy = [float(self.trace.lanes[m].work.sum()) for m in members]
             slowest = int(np.argmax(busy))
             rest = [b for i, b in enumerate(busy) if i != slowest]
@@ -342,6 +426,18 @@ class WhatIfs:
             if gain > most:
                 best, most = self.trace.lanes[members[slowest]].name, gain
         return best
+
+    @cached_property
+    def _who_meet(self) -> tuple[tuple[int, ...], ...]:
+        """Lanes that wait for each other at a barrier or collective, whatever else each of them does."""
+        if self.trace is None:
+            return ()
+        meets: dict[int, set[int]] = {}
+        for number, lane in enumerate(self.trace.lanes):
+            for operation in lane.operations:
+                if operation.kind == MEET:
+                    meets.setdefault(operation.channel, set()).add(number)
+        return tuple(tuple(sorted(members)) for members in meets.values() if len(members) > 1)
 
     def _share_work(self, members: Sequence[int]) -> bool:
         """Whether members take their work from one place: whoever is free does more of it."""
@@ -399,6 +495,12 @@ class WhatIfs:
         if notes:
             why += "; " + "; ".join(notes)
         decide = self._virtual(changes) if self.error > UNSURE / 2 else ""
+        if self._only_shares:
+            why += (
+                "; no messages were recorded: threads and processes are taken to share nothing but cores and "
+                "the GIL, and progress is that of the driving thread"
+            )
+            decide = "run your script once with the change and compare: hotloop compare A B"
         return Prediction(text, estimate, "replay", after.sentence, why, decide, amdahl)
 
     @cached_property
@@ -416,7 +518,7 @@ class WhatIfs:
         """Whether the replay of the unchanged run gets far enough to say something about it."""
         if self.trace is None or self.base is None:
             return False
-        done = len(self.base.times) / max(len(self.trace.lanes[self.trace.driver].operations), 1)
+        done = len(self.base.times) / max(len(progress_times(self.trace.lanes[self.trace.driver])), 1)
         return done > (COVERED if self.base.stuck else LEAST_REPLAYED)
 
     def gain_of_saving(self, least: Saving, usual: Saving, most: Saving) -> Estimate | None:
@@ -537,9 +639,12 @@ class WhatIfs:
                     )
                 count = change.count if change.count is not None else len(workers) * (change.times or 1.0)
                 trace, more = with_workers(trace, workers, max(int(count), 1))
-                rounds *= more
-                if more != 1.0:
+                if workers == self._peers:
+                    more = max(int(count), 1) / len(workers)
+                    notes.append("all of them make progress, and count together")
+                elif more != 1.0:
                     notes.append("assumes that the policy takes as long for more envs")
+                rounds *= more
                 wanted = sum(lane.core * _duty(self.base, i, trace) for i, lane in enumerate(trace.lanes))
                 if count > len(workers) and wanted > trace.cores:
                     notes.append(f"{int(count)} workers contend for {trace.cores:.1f} cores")
@@ -548,6 +653,8 @@ class WhatIfs:
     def _workers(self) -> tuple[int, ...]:
         """The largest role that does not drive training and does some work."""
         assert self.trace is not None
+        if self._peers:
+            return self._peers
         candidates = [
             members
             for members in self.roles.values()
@@ -565,7 +672,7 @@ class WhatIfs:
         before, after = self.base.times, new.times
         driver = self.trace.lanes[trace.driver]
         per_round = len(trace.lanes[trace.driver].operations) / len(driver.operations)
-        if driver.chooses:
+        if driver.chooses or driver.marks:
             per_round = 1.0
         count = min(len(before), int(len(after) / per_round))
         marks = np.unique(np.linspace(0, count - 1, min(max(count // 4, 2), 33)).astype(int))
@@ -646,14 +753,44 @@ def _calibrated(trace: Trace) -> Trace:
     Their number is known from the time that threads spent in the run queue, roughly: it is changed as far as
     that brings the replay nearer to the run.
     """
+    trace = _with_slices(trace)
     best: tuple[float, Trace] | None = None
     for times in (1.0, 0.0, 0.5, 0.75, 1.25, 1.5) if trace.others > 0 else (1.0,):
         tried = replace(trace, others=times * trace.others)
-        cost = abs(math.log(max(_ratio(tried), 1e-3))) + KEPT * abs(times - 1.0)
+        cost = _is_off(tried) + KEPT * abs(times - 1.0)
         if best is None or cost < best[0]:
             best = cost, tried
     assert best is not None
     return best[1]
+
+
+def _with_slices(trace: Trace) -> Trace:
+    """The trace with as many turns with the GIL within a stretch as explain how long the run took."""
+    mixed = {
+        number
+        for number, lane in enumerate(trace.lanes)
+        if any(ALL_OR_NONE < part.gil < 1 - ALL_OR_NONE for part in lane.parts) and not lane.repeats
+    }
+    if not mixed:
+        return trace
+    best, least = trace, math.inf
+    for slices in SLICES:
+        lanes = tuple(
+            replace(lane, slices=slices) if number in mixed else lane
+            for number, lane in enumerate(trace.lanes)
+        )
+        tried = replace(trace, lanes=lanes)
+        off = _is_off(tried)
+        if off < least:
+            best, least = tried, off
+        if least < FITS:
+            break
+    return best
+
+
+def _is_off(trace: Trace) -> float:
+    """How far the replay of the unchanged run is off, as a logarithm."""
+    return abs(math.log(max(_ratio(trace), 1e-3)))
 
 
 def _ratio(trace: Trace | None) -> float:
@@ -663,7 +800,9 @@ def _ratio(trace: Trace | None) -> float:
     done = replay(trace).times
     if not len(done):
         return 1e-3
-    recorded = trace.lanes[trace.driver].operations[len(done) - 1].end
+    made = progress_times(trace.lanes[trace.driver])
+    recorded = made[min(len(done), len(made)) - 1]
+    done = done[: len(made)]
     return float(done[-1]) / max(recorded, 1e-9)
 
 
@@ -730,6 +869,27 @@ def _most_on_core(lanes: Sequence[Lane]) -> str:
             if name not in lane.waits_inside:
                 total[name] = total.get(name, 0.0) + lane.on_core.get(name, lane.core) * float(part.sum())
     return max(total, key=lambda name: total[name], default="")
+
+
+def _most_with_gil(lanes: Sequence[Lane]) -> str:
+    """The region that needs the GIL for the longest time; where that was not measured, a core."""
+    total: dict[str, float] = {}
+    for lane in lanes:
+        for part, own in zip(lane.parts, own_work(lane) if lane.parts else (), strict=True):
+            if part.name:
+                total[part.name] = total.get(part.name, 0.0) + part.gil * float(own.sum())
+    return max(total, key=lambda name: total[name]) if total else _most_on_core(lanes)
+
+
+def _units(thread: Thread | None) -> set[str]:
+    """In what a thread makes progress."""
+    if thread is None or not len(thread.windows):
+        return set()
+    return {
+        unit
+        for unit in ("updates", "env_steps")
+        if (counts := thread.windows.progress.get(unit)) is not None and len(counts) and counts[-1] > 0
+    }
 
 
 def _duty(base: Replayed | None, lane: int, trace: Trace) -> float:

@@ -393,7 +393,7 @@ def _sampled_in(row: dict[str, Any], where: str) -> dict[str, Any]:
         columns = _take(row, "samples", dict[str, list[int]], where)
         samples = np.zeros(len(columns.get("time_ns", ())), dtype=SAMPLE_DTYPE)
         for name in SAMPLE_DTYPE.names or ():
-            if name == "reason" and name not in columns:
+            if name in ("reason", "gil") and name not in columns:
                 continue  # an export of an earlier version
             column = _sums(columns.get(name, []), f"{where}.samples.{name}")
             if column.shape != samples.shape:

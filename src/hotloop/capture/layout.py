@@ -88,6 +88,9 @@ STATE_UNKNOWN, STATE_RUNNING, STATE_RUNNABLE, STATE_SLEEPING = 0, 1, 2, 3
 # What a sleeping thread waits for, as far as its system call tells
 REASON_UNKNOWN, REASON_GIL, REASON_LOCK, REASON_SLEEP = 0, 1, 2, 3
 REASON_INPUT, REASON_OUTPUT, REASON_EVENT, REASON_CHILD, REASON_DISK = 4, 5, 6, 7, 8
+# Whether a sampled thread had the GIL: the upper two bits of `reason`
+GIL_UNKNOWN, GIL_ELSEWHERE, GIL_HELD = 0, 1, 2
+GIL_SHIFT = 6
 NO_THREAD = 0xFFFF  # of a sample: its thread has opened no region
 
 # Scheduling figures that the system reports (bits of `known`)
@@ -300,7 +303,7 @@ SAMPLE: tuple[Field, ...] = (
     ("thread", "u2"),  # number of its thread section, or NO_THREAD
     ("node", "u2"),  # the innermost open region of that thread; 0: none
     ("state", "u1"),  # STATE_...
-    ("reason", "u1"),  # REASON_..., of a sleeping thread; always 0 in version 1
+    ("reason", "u1"),  # REASON_..., of a sleeping thread; always 0 in version 1; and GIL_... << GIL_SHIFT
     ("weight_us", "u4"),  # the time it stands for
 )
 # Written by one thread; rows are complete before their count.
@@ -371,7 +374,8 @@ SECTIONS: dict[str, tuple[str | None, ...]] = {
     "calls": ("CALLS",),
     "scheduling": ("SCHEDULING",),  # of one thread
     "process_scheduling": ("PROCESS_SCHEDULING",),
-    "samples": ("SAMPLES", "SAMPLES", "SAMPLES"),  # 2: with `reason`; 3: with STEP_EXPRESSION
+    # 2: with `reason`; 3: with STEP_EXPRESSION; 4: with GIL_...
+    "samples": ("SAMPLES", "SAMPLES", "SAMPLES", "SAMPLES"),
     "thread_settings": (None,),  # JSON: time_ns and the number of threads each library may use
     "sources": (None,),  # JSON: source text of functions that were sampled often
     "origin": (None,),  # JSON: program, target, rank; how the process came to be

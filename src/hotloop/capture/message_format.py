@@ -7,9 +7,10 @@ MAGIC = b"HLMSGS01"
 HEADER_BYTES = 64
 RECORDS = 16_384  # in the ring of a process
 MOST_CHANNELS = 256  # of a process; further ones are not logged
-SEND, RECEIVE, PEEK, MEET, WAKE, WAIT, LATER = range(7)
+SEND, RECEIVE, PEEK, MEET, WAKE, WAIT, LATER, FOUND, EMPTY, LOOK = range(10)
 """What an operation does: add a message, take one, wait until there is one, wait for all others (a barrier
-or a collective), wake those who wait, wait to be woken, add a message that is there at its end (a timer)."""
+or a collective), wake those who wait, wait to be woken, add a message that is there at its end (a timer),
+look whether there is one, without waiting, and find one or find none, list a folder."""
 
 RECORD = (
     ("begin_ns", "<i8"),

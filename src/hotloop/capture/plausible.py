@@ -16,7 +16,7 @@ from hotloop._util.errors import CaptureError
 from hotloop._util.visible import visible
 from hotloop.capture import layout
 from hotloop.capture.model import Capture, Node, Process, Progress, Thread, Windows
-from hotloop.capture.samples import REASONS, SLEEPING, Samples
+from hotloop.capture.samples import GIL_HELD, REASONS, SLEEPING, Samples
 from hotloop.capture.scheduling import ProcessScheduling, Scheduling
 
 MOST = 2**62  # of anything that is counted; in nanoseconds 146 years
@@ -167,12 +167,12 @@ def plausible_samples(samples: Samples, paths: int, threads: list[Thread]) -> Sa
     kept = samples[known] if not known.all() else samples
     at = np.maximum(kept["thread"], 0)
     lost = (kept["node"] < 0) | ((kept["node"] > 0) & (kept["node"] >= nodes[np.minimum(at, len(nodes) - 1)]))
-    odd = (kept["state"] > SLEEPING) | (kept["reason"] >= len(REASONS))
+    odd = (kept["state"] > SLEEPING) | (kept["reason"] >= len(REASONS)) | (kept["gil"] > GIL_HELD)
     unsorted = np.any(kept["time_ns"][1:] < kept["time_ns"][:-1])
     if np.any(lost) or np.any(odd) or unsorted:
         kept = kept.copy()
         kept["node"][lost] = 0
-        kept["state"][odd] = kept["reason"][odd] = 0
+        kept["state"][odd] = kept["reason"][odd] = kept["gil"][odd] = 0
         kept = kept[np.argsort(kept["time_ns"], kind="stable")]
     return kept
 

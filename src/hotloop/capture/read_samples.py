@@ -184,8 +184,10 @@ def _rows(data: Struct, place_of_thread: dict[int, int]) -> NDArray[np.void]:
         places[min(number, layout.NO_THREAD)] = place
     places[layout.NO_THREAD] = -1
     found = np.zeros(len(rows), dtype=SAMPLE_DTYPE)
-    for name in ("time_ns", "native_id", "node", "state", "reason"):
+    for name in ("time_ns", "native_id", "node", "state"):
         found[name] = rows[name]
+    found["reason"] = rows["reason"] & ((1 << layout.GIL_SHIFT) - 1)
+    found["gil"] = rows["reason"] >> layout.GIL_SHIFT
     found["weight_ns"] = rows["weight_us"].astype(np.uint64) * 1000
     found["thread"] = places[rows["thread"]]
     found["path"] = rows["path"]

@@ -23,6 +23,7 @@ UNKNOWN, RUNNING, RUNNABLE, SLEEPING = (
 STATES = ("unknown", "running", "runnable", "sleeping")
 REASONS = ("", "gil", "lock", "sleep", "input", "output", "event", "child process", "disk")
 FOR_THE_GIL = layout.REASON_GIL
+GIL_UNKNOWN, GIL_ELSEWHERE, GIL_HELD = layout.GIL_UNKNOWN, layout.GIL_ELSEWHERE, layout.GIL_HELD
 
 SAMPLE_DTYPE = np.dtype(
     [
@@ -34,6 +35,7 @@ SAMPLE_DTYPE = np.dtype(
         ("path", "<i4"),  # index into Process.paths
         ("state", "<u1"),  # UNKNOWN, RUNNING, RUNNABLE or SLEEPING
         ("reason", "<u1"),  # what a sleeping thread waits for: index into REASONS
+        ("gil", "<u1"),  # GIL_UNKNOWN, GIL_ELSEWHERE or GIL_HELD: whether the thread had it
     ]
 )
 Samples = NDArray[np.void]  # of SAMPLE_DTYPE

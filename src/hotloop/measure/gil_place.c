@@ -16,6 +16,7 @@
 #include <stddef.h>
 
 const void *hotloop_gil_place(size_t *size);
+const void *hotloop_gil_holder(const void *gil);
 
 #ifdef GIL_IS_KNOWN
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -36,6 +37,21 @@ const void *hotloop_gil_place(size_t *size)
 #endif
 #else
     *size = 0;
+    return NULL;
+#endif
+}
+
+/* The state of the thread that has the GIL at this moment, NULL when nobody does; read without it. */
+const void *hotloop_gil_holder(const void *gil)
+{
+#ifdef GIL_IS_KNOWN
+    const struct _gil_runtime_state *now = gil;
+    if (__atomic_load_n((const int *)&now->locked, __ATOMIC_ACQUIRE) != 1) {
+        return NULL;
+    }
+    return __atomic_load_n((void *const *)&now->last_holder, __ATOMIC_RELAXED);
+#else
+    (void)gil;
     return NULL;
 #endif
 }

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
+from _queue import Empty  # of `queue` and `multiprocessing`
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hotloop._util.interrupts import suppress_own
-from hotloop.capture.message_format import PEEK, WAIT
+from hotloop.capture.message_format import EMPTY, FOUND, PEEK, RECEIVE, WAIT
 from hotloop.capture.virtual import VirtualPlan
 from hotloop.instrument.channels.message_log import NO_CHANNEL, log
 from hotloop.measure.profiler import default
@@ -73,6 +74,58 @@ def logged(kind: int, channel_of: ChannelOf, *, after: bool = False) -> Callable
             return found
 
         return call
+
+    return make
+
+
+def log_look(channel_of: ChannelOf, is_there: Callable[[Any], bool] = bool) -> Callable[[Any], Any]:
+    """Wrap a method that says whether there is a message, or how many, without waiting."""
+
+    def make(f: Any) -> Any:
+        def look(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if this_thread.inside:
+                return f(self, *args, **kwargs)
+            begin = now_ns()
+            found = f(self, *args, **kwargs)
+            end_look(self, channel_of, begin, is_there(found))
+            return found
+
+        return look
+
+    return make
+
+
+def end_look(thing: Any, channel_of: ChannelOf, begin: int, found: bool) -> None:
+    """Log a look for a message that ends now."""
+    log.write_look(find_channel(thing, channel_of), FOUND if found else EMPTY, begin, now_ns())
+
+
+def log_get(channel_of: ChannelOf) -> Callable[[Any], Any]:
+    """Wrap `get` of a queue: one that does not wait looks for a message first, and takes it if there is one.
+
+    If none came in the time that it was given, nothing is logged.
+    """
+
+    def make(f: Any) -> Any:
+        take = logged(RECEIVE, channel_of)(f)
+
+        def get(self: Any, block: bool = True, timeout: float | None = None) -> Any:
+            if block or this_thread.inside:
+                return take(self, block, timeout)
+            begin = now_ns()
+            this_thread.inside = True
+            try:
+                found = f(self, block, timeout)
+            except Empty:
+                end_look(self, channel_of, begin, False)
+                raise
+            finally:
+                this_thread.inside = False
+            log.write_look(find_channel(self, channel_of), FOUND, begin, begin)
+            log.write(find_channel(self, channel_of), RECEIVE, begin, now_ns())
+            return found
+
+        return get
 
     return make
 

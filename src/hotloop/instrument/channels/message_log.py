@@ -17,6 +17,7 @@ from hotloop._util.files import host_name, write_atomically
 from hotloop._util.interrupts import is_users, suppress_own
 from hotloop._util.read_files import json_text
 from hotloop.capture.message_format import (
+    EMPTY,
     FOLDER,
     HEADER_BYTES,
     MAGIC,
@@ -28,9 +29,11 @@ from hotloop.measure.core_shared import RECORD_TIMELINE
 from hotloop.measure.profiler import default
 
 NO_CHANNEL = -1  # its operations are not logged
+SAME_LOOK_NS = 20_000  # between two looks: then nothing else was done
 MOST_WITH_CONDITIONS = 64  # no condition is added to more channels than this: every thread has one
 _write_record = Struct("<qqIIII").pack_into
 _write_total = Struct("<Q").pack_into
+_write_end = Struct("<q").pack_into
 
 
 class MessageLog:
@@ -50,6 +53,8 @@ class MessageLog:
         self._ring: mmap.mmap | None = None  # None, though open: there is no folder or no space for it
         self._counts: dict[tuple[int, int], int] = {}  # operations by channel and kind
         self._total = 0
+        self._looks: tuple[int, int, int] | None = None  # thread, channel and place of the last one in vain
+        self._looked_ns = 0  # when it ended
 
     def channel(self, key: str, kind: str, **facts: Any) -> int:
         """The number of a channel, which is added if it is new; NO_CHANNEL if there are too many.
@@ -96,6 +101,23 @@ class MessageLog:
         except Exception as error:
             if is_users(error):
                 raise
+
+    def write_look(self, channel: int, kind: int, begin_ns: int, end_ns: int) -> None:
+        """Log a look for a message. One that goes on looking in vain has one record for all of it."""
+        if channel < 0:
+            return
+        look = threading.get_native_id(), channel, self._total
+        goes_on = kind == EMPTY and look == self._looks and begin_ns - self._looked_ns < SAME_LOOK_NS
+        if goes_on and self._ring is not None:
+            self._looked_ns = end_ns
+            place = HEADER_BYTES + (self._total - 1) % RECORDS * RECORD_BYTES
+            with suppress_own(Exception), self._lock:
+                if look[2] == self._total:
+                    _write_end(self._ring, place + 8, end_ns)
+            return
+        self.write(channel, kind, begin_ns, end_ns)
+        self._looks = (*look[:2], self._total) if kind == EMPTY else None
+        self._looked_ns = end_ns
 
     def _open(self) -> None:
         self._is_open = True

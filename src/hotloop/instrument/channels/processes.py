@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from types import ModuleType
 from typing import Any
 
@@ -21,6 +22,8 @@ from hotloop.instrument.channels.logged_calls import (
     end_operation,
     find_channel,
     log_event_wait,
+    log_get,
+    log_look,
     logged,
     peek_logged,
     set_channel,
@@ -77,10 +80,10 @@ def _never_log_connection(f: Any) -> Any:
 
 
 def _log_poll(f: Any) -> Any:
-    peek = logged(PEEK, _pipe_channel)(f)
+    peek, look = logged(PEEK, _pipe_channel)(f), log_look(_pipe_channel)(f)
 
     def poll(self: Any, timeout: float | None = 0.0) -> Any:
-        return f(self, timeout) if timeout == 0.0 else peek(self, timeout)
+        return look(self, timeout) if timeout == 0.0 else peek(self, timeout)
 
     return poll
 
@@ -106,10 +109,13 @@ def patch_queues(module: ModuleType, into: Patches) -> None:
     """`multiprocessing.queues`."""
     into.apply(
         [
-            Patch(module.Queue, "get", logged(RECEIVE, _queue_channel)),
+            Patch(module.Queue, "get", log_get(_queue_channel)),
+            Patch(module.Queue, "empty", log_look(_queue_channel, operator.not_)),
+            Patch(module.Queue, "qsize", log_look(_queue_channel)),
             Patch(module.Queue, "put", logged(SEND, _queue_channel)),
             Patch(module.Queue, "_feed", _never_log_thread),
             Patch(module.SimpleQueue, "get", logged(RECEIVE, _simple_queue_channel)),
+            Patch(module.SimpleQueue, "empty", log_look(_simple_queue_channel, operator.not_)),
             Patch(module.SimpleQueue, "put", _log_put),
             Patch(module.SimpleQueue, "__init__", remember_reader),
         ]

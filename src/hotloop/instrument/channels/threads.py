@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 from types import ModuleType
@@ -9,7 +10,7 @@ from typing import Any
 
 from hotloop.capture.message_format import MEET, RECEIVE, SEND, WAIT, WAKE
 from hotloop.instrument.channels.identity import object_key, semaphore_name, thread_queue_capacity
-from hotloop.instrument.channels.logged_calls import log_event_wait, logged
+from hotloop.instrument.channels.logged_calls import log_event_wait, log_get, log_look, logged
 from hotloop.instrument.channels.message_log import log
 from hotloop.instrument.channels.thread_locks import patch_locks
 from hotloop.instrument.patch import Patch, Patches
@@ -26,7 +27,9 @@ def patch_queue(module: ModuleType, into: Patches) -> None:
     for owner in (module.Queue, module.SimpleQueue):
         into.apply(
             [
-                Patch(owner, "get", logged(RECEIVE, thread_queue_channel)),
+                Patch(owner, "get", log_get(thread_queue_channel)),
+                Patch(owner, "empty", log_look(thread_queue_channel, operator.not_)),
+                Patch(owner, "qsize", log_look(thread_queue_channel)),
                 Patch(owner, "put", logged(SEND, thread_queue_channel)),
             ]
         )

@@ -75,6 +75,7 @@ typedef struct {
 
 static int open_for_samples(void *recorder); /* start_stop.h */
 const void *hotloop_gil_place(size_t *size); /* gil_place.c */
+const void *hotloop_gil_holder(const void *gil);
 
 /* -- paths ---------------------------------------------------------------------------------------- */
 
@@ -520,6 +521,20 @@ static void find_region(Recorder *rec, HL_SAMPLE_t *row)
     }
 }
 
+/* Add to the rows of a moment who had the GIL; `holder`: the thread's state, NULL when nobody had it. */
+static void add_gil(const Lines *lines, HL_SAMPLE_t *rows, size_t count, const void *holder)
+{
+    uint32_t tid = 0;
+    for (size_t i = 0; i < lines->thread_count && holder != NULL; i++) {
+        if (lines->threads[i].at == holder) {
+            tid = (uint32_t)lines->threads[i].state.native_thread_id;
+        }
+    }
+    for (size_t i = 0; i < count && lines->gil != NULL; i++) {
+        rows[i].reason |= (uint8_t)((tid && rows[i].native_id == tid ? HL_GIL_HELD : HL_GIL_ELSEWHERE) << HL_GIL_SHIFT);
+    }
+}
+
 /* What a row has besides its path and its state. */
 static void complete_row(CodeTables *t, Recorder *rec, HL_SAMPLE_t *row, const Stack *stack, bool opened)
 {
@@ -565,6 +580,7 @@ static void take_samples(Lines *lines, Recorder *rec, uint32_t own_tid, bool ope
         lines->interval_ns *= 2;
     }
     HL_SAMPLE_t *rows = &file->rows[file->count];
+    const void *holder = lines->gil != NULL ? hotloop_gil_holder(lines->gil) : NULL;
     find_frames(lines->threads, threads, lines->frames);
     for (size_t i = 0; i < threads; i++) {
         uint32_t tid = (uint32_t)lines->threads[i].state.native_thread_id;
@@ -619,6 +635,7 @@ static void take_samples(Lines *lines, Recorder *rec, uint32_t own_tid, bool ope
         places[count++] = i;
     }
     find_states(lines, rows, places, count);
+    add_gil(lines, rows, count, holder);
     __atomic_store_n(&file->count, file->count + (uint32_t)count, __ATOMIC_RELEASE);
     lines->user_moments += user;
     uint64_t cost = rec->clock ? 0 : read_clock(CLOCK_THREAD_CPUTIME_ID) - began;

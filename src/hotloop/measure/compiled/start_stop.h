@@ -159,6 +159,10 @@ static Lines *new_lines(Recorder *rec, PyObject *own, PyObject *libraries, uint6
     lines->private_file = lines->tables.file = file;
     lines->anchor = lasting_thread();
     lines->gil = hotloop_gil_place(&lines->gil_bytes);
+    if (lines->gil != NULL && hotloop_gil_holder(lines->gil) != PyThreadState_Get()) {
+        lines->gil = NULL; /* this build keeps it elsewhere: not known */
+        lines->gil_bytes = 0;
+    }
     lines->interval_ns = lines->stratum_ns = file->interval_ns = interval;
     lines->random = read_clock(CLOCK_MONOTONIC) * 2654435761u | 1;
     lines->stratum_start = lines->covered_until = now_ns(rec);
