@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, Normal
 from torch.nn.utils.prune import random_unstructured
 
-from hotloop.boost import active, adam, install, mlp, torch_patches
+from hotloop.boost import active, adam, install, layouts, mlp, torch_patches
 from hotloop.boost import mlp_kernels as kernels
 from hotloop.boost.bootstrap import BoostPatch
 
@@ -241,6 +241,61 @@ def test_changes_behind_our_back_are_followed(change: Any) -> None:
     change(net)
     for _ in range(2):
         same(gradients(net, x, through), plainly(lambda: gradients(net, x, through)))
+
+
+@pytest.mark.parametrize("has_guards", [False, True])
+def test_layouts_are_those_of_the_slow_twin(monkeypatch: pytest.MonkeyPatch, has_guards: bool) -> None:
+    """With torch's own function and without, the same tensors are accepted."""
+    monkeypatch.setattr(layouts, "_guards_kind", layouts.guards_of_torch() if has_guards else None)
+    net = make(4, 8, 8, 2)
+    net(torch.randn(5, 4))
+    chain = mlp._known[id(net)]
+    assert isinstance(chain, mlp.Chain)
+    assert chain._layouts.are_same(chain.parameters) is has_guards
+    good = chain.plain_parameters()
+    weight = net[2].weight
+    kept = weight.data
+    changes = [
+        (kept.t(), False), (kept.double(), False), (kept[:, :4], False), (kept.flatten(), False),
+        (kept.clone(), True), (kept.half(), False), (torch.empty(8, 16)[:, ::2], False), (kept, True),
+    ]  # fmt: skip
+    for value, is_right in changes:
+        weight.data = value
+        for _ in range(2):
+            assert (chain.plain_parameters() is not None) is is_right
+            assert chain.are_plain(chain.parameters) is is_right
+    assert good is not None
+    assert np.array_equal(chain.plain_parameters(), good)
+    assert not chain._layouts.are_same(chain.parameters[1:])
+
+
+def test_torchs_own_function_for_layouts_is_known() -> None:
+    """Where it is not, boost is slower and nothing else."""
+    assert layouts.guards_of_torch() is not None
+
+
+@pytest.mark.parametrize("width", [3, 6])
+def test_another_width_after_the_network_was_boosted(width: int) -> None:
+    net = make(4, 8, 2)
+    net(torch.randn(6, 4))
+    net[0] = nn.Linear(width, 8)
+    before = record().calls
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        net(torch.randn(6, 4))
+    x = torch.randn(6, width)
+    same([net(x)], [plainly(lambda: net(x))])
+    assert sum(one.calls for one in active.history if one.kind == "module") == before + 1
+
+
+def test_parameters_in_another_order_are_boosted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `remove_weight_norm` leaves them; deciding anew at every call would be slow."""
+    net, x = make(4, 8, 2), torch.randn(5, 4)
+    net[0]._parameters["weight"] = net[0]._parameters.pop("weight")
+    assert list(net[0]._parameters) == ["bias", "weight"]
+    net(x)
+    monkeypatch.setattr(mlp, "decide", lambda _: pytest.fail("decided again"))
+    same([net(x)], [plainly(lambda: net(x))])
+    assert record().calls == 2
 
 
 def test_other_precisions_and_back() -> None:
