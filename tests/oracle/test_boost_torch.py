@@ -535,6 +535,148 @@ def test_steps_are_torchs(cls: Any, words: dict[str, Any]) -> None:
     assert record("function").calls >= 6
 
 
+def clipped(parameters: list[nn.Parameter], *args: Any, **words: Any) -> list[Tensor]:
+    """The norm, the gradients and how often they were changed."""
+    total = nn.utils.clip_grad_norm_(parameters, *args, **words)
+    grads = [one.grad.clone() for one in parameters if one.grad is not None]
+    return [total.clone(), *grads]
+
+
+def test_clipping_at_once_is_clipping_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And both are torch's: gradients of many sizes, below and above the limit, missing, shared, not finite."""
+    net = make(4, 8, 2)
+    parameters = list(net.parameters())
+    optimizer = torch.optim.Adam(parameters)
+
+    def fill(scale: float = 1.0) -> None:
+        torch.manual_seed(4)
+        for one in parameters:
+            one.grad = torch.randn_like(one) * scale
+
+    for _ in range(5):
+        fill()
+        optimizer.step()
+        nn.utils.clip_grad_norm_(parameters, 0.5)
+    made: list[bool] = []
+    correct = adam.Clipping._at_once
+
+    def at_once(self: adam.Clipping, *args: Any) -> Tensor | None:
+        found = correct(self, *args)
+        made.append(found is not None)
+        return found
+
+    def shared() -> None:
+        fill()
+        parameters[1].grad = parameters[3].grad = torch.ones(8)
+        parameters[3].data = torch.ones(8)
+
+    def missing() -> None:
+        fill()
+        parameters[1].grad = None
+
+    def infinite() -> None:
+        fill()
+        parameters[0].grad.view(-1)[3] = float("inf")  # type: ignore[union-attr]
+
+    def strided() -> None:
+        fill()
+        parameters[2].grad = torch.randn(8, 2).t()
+
+    cases: list[tuple[Callable[[], None], tuple[Any, ...], dict[str, Any], bool]] = [
+        (fill, (0.5,), {}, True),
+        (lambda: fill(1e-3), (0.5,), {}, True),
+        (fill, (), {"max_norm": 1}, True),
+        (fill, (float("inf"),), {}, True),
+        (fill, (-1.0,), {}, True),
+        (missing, (0.5,), {}, True),
+        (infinite, (0.5,), {}, False),
+        (strided, (0.5,), {}, False),
+        (fill, (0.5, 1.0), {}, False),
+        (fill, (0.5,), {"norm_type": float("inf")}, False),
+        (fill, (0.5,), {"error_if_nonfinite": True}, False),
+        (fill, (torch.tensor(0.5),), {}, False),
+    ]
+    for begin, args, words, is_at_once in cases:
+        results = []
+        for function in (at_once, lambda *_: None):
+            monkeypatch.setattr(adam.Clipping, "_at_once", function)
+            for audits in (adam.clip_record().audits, adam.clip_record().acting_audits):
+                audits._next = 9  # audits go through the halves
+            begin()
+            results.append(clipped(parameters, *args, **words))
+        begin()
+        results.append(plainly(lambda: clipped(parameters, *args, **words)))  # noqa: B023
+        assert made.pop() is is_at_once, (args, words)
+        for ours, halves, theirs in zip(*results, strict=True):
+            torch.testing.assert_close(ours, halves, rtol=0, atol=0, equal_nan=True)
+            torch.testing.assert_close(ours, theirs, equal_nan=True)
+    fill()
+    version = parameters[0].grad._version  # type: ignore[union-attr]
+    nn.utils.clip_grad_norm_(parameters, 0.5)
+    assert parameters[0].grad._version == version + 1  # type: ignore[union-attr]
+
+
+def test_replaced_halves_of_clipping_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    parameter = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.Adam([parameter])
+    for _ in range(5):
+        parameter.grad = torch.ones(3)
+        optimizer.step()
+        nn.utils.clip_grad_norm_([parameter], 0.5)
+    monkeypatch.setattr(torch.nn.utils.clip_grad, "_get_total_norm", lambda *_: torch.tensor(4.0))
+    assert float(nn.utils.clip_grad_norm_([parameter], 0.5)) == 4.0
+
+
+@pytest.mark.parametrize("has_guards", [False, True])
+def test_changes_between_steps_are_followed(monkeypatch: pytest.MonkeyPatch, has_guards: bool) -> None:
+    """Tensors of the state and gradients of other kinds, settings that are tensors, and back again."""
+    monkeypatch.setattr(layouts, "_guards_kind", layouts.guards_of_torch() if has_guards else None)
+
+    def run() -> list[Tensor]:
+        torch.manual_seed(2)
+        parameters = [nn.Parameter(torch.randn(4, 4)), nn.Parameter(torch.randn(4))]
+        optimizer = torch.optim.Adam(parameters, lr=0.01)
+        first = parameters[0]
+
+        def step(count: int = 2) -> None:
+            for _ in range(count):
+                for one in parameters:
+                    one.grad = torch.randn_like(one)
+                optimizer.step()
+
+        step(4)
+        optimizer.state[first]["exp_avg"] = optimizer.state[first]["exp_avg"].t().contiguous().t()
+        step()
+        optimizer.state[first]["exp_avg"] = optimizer.state[first]["exp_avg"].contiguous()
+        step()
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        step()
+        first.data = first.data.t()
+        step()
+        first.data = first.data.t()
+        optimizer.param_groups[0]["lr"] = torch.tensor(0.01)
+        optimizer.param_groups[0]["foreach"] = False
+        step()
+        optimizer.param_groups[0]["lr"] = 0.02
+        optimizer.param_groups[0]["foreach"] = None
+        step()
+        for one in parameters:
+            one.grad = torch.randn_like(one).t() if one.dim() == 2 else torch.randn_like(one)
+        optimizer.step()
+        optimizer.param_groups[0]["weight_decay"] = 0.1
+        optimizer.param_groups[0]["amsgrad"] = False
+        step()
+        parameters[1].grad = None
+        first.grad = torch.ones(4, 4)
+        optimizer.step()
+        optimizer.param_groups[0]["maximize"] = True
+        step()
+        return [*(one.detach() for one in parameters), *optimizer.state[first].values()]
+
+    same(run(), plainly(run), 1e-4)
+    assert record("optimizer").gradient_steps == 12
+
+
 def test_a_step_counts_as_a_change_of_its_tensors() -> None:
     net, x = make(4, 8, 2), torch.randn(5, 4)
     optimizer = torch.optim.Adam(net.parameters())

@@ -86,6 +86,22 @@ def scale(addresses: Words, sizes: Words, factor: float) -> None:
 
 
 @kernel
+def clip(addresses: Words, sizes: Words, max_norm: float, norm_at: int) -> bool:
+    """`clip_grad_norm_`: write the norm and scale the tensors; False, with none changed, if it is not finite."""
+    not_inlined()
+    where: Any = (norm_at,)
+    found = array_at(where, 0, (1,), np.float32)
+    found[0] = np.float32(norm(addresses, sizes))
+    total = float(found[0])
+    if not np.isfinite(total):
+        return False
+    factor = min(max_norm / (total + 1e-6), 1.0)
+    if factor != 1.0:
+        scale(addresses, sizes, factor)
+    return True
+
+
+@kernel
 def has_nan(address: int, size: int) -> bool:
     """Whether a float32 tensor holds a NaN."""
     not_inlined()
