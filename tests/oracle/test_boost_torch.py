@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, Normal
 from torch.nn.utils.prune import random_unstructured
 
-from hotloop.boost import active, adam, install, layouts, mlp, torch_patches
+from hotloop.boost import active, adam, distributions, install, layouts, mlp, tensor_kernels, torch_patches
 from hotloop.boost import mlp_kernels as kernels
 from hotloop.boost.bootstrap import BoostPatch
 
@@ -265,7 +265,8 @@ def test_layouts_are_those_of_the_slow_twin(monkeypatch: pytest.MonkeyPatch, has
             assert (chain.plain_parameters() is not None) is is_right
             assert chain.are_plain(chain.parameters) is is_right
     assert good is not None
-    assert np.array_equal(chain.plain_parameters(), good)
+    last = chain.plain_parameters()
+    assert last is not None and np.array_equal(last, good)
     assert not chain._layouts.are_same(chain.parameters[1:])
 
 
@@ -543,7 +544,7 @@ def clipped(parameters: list[nn.Parameter], *args: Any, **words: Any) -> list[Te
 
 
 def test_clipping_at_once_is_clipping_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And both are torch's: gradients of many sizes, below and above the limit, missing, shared, not finite."""
+    """And both are torch's, whatever the gradients: below and above the limit, missing, not finite."""
     net = make(4, 8, 2)
     parameters = list(net.parameters())
     optimizer = torch.optim.Adam(parameters)
@@ -565,18 +566,13 @@ def test_clipping_at_once_is_clipping_in_halves(monkeypatch: pytest.MonkeyPatch)
         made.append(found is not None)
         return found
 
-    def shared() -> None:
-        fill()
-        parameters[1].grad = parameters[3].grad = torch.ones(8)
-        parameters[3].data = torch.ones(8)
-
     def missing() -> None:
         fill()
         parameters[1].grad = None
 
     def infinite() -> None:
         fill()
-        parameters[0].grad.view(-1)[3] = float("inf")  # type: ignore[union-attr]
+        parameters[0].grad.view(-1)[3] = float("inf")
 
     def strided() -> None:
         fill()
@@ -611,9 +607,9 @@ def test_clipping_at_once_is_clipping_in_halves(monkeypatch: pytest.MonkeyPatch)
             torch.testing.assert_close(ours, halves, rtol=0, atol=0, equal_nan=True)
             torch.testing.assert_close(ours, theirs, equal_nan=True)
     fill()
-    version = parameters[0].grad._version  # type: ignore[union-attr]
+    version = parameters[0].grad._version
     nn.utils.clip_grad_norm_(parameters, 0.5)
-    assert parameters[0].grad._version == version + 1  # type: ignore[union-attr]
+    assert parameters[0].grad._version == version + 1
 
 
 def test_replaced_halves_of_clipping_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -827,6 +823,99 @@ def test_gradients_of_distributions_are_torchs() -> None:
     same(run(), plainly(run))
 
 
+@pytest.mark.parametrize("lowest", [-50.0, -1e8, -3e38, float("-inf")])
+@pytest.mark.parametrize("shape", [(3,), (1,), (6, 5), (2, 3, 4), (130, 2)])
+def test_entropies_are_torchs(shape: tuple[int, ...], lowest: float) -> None:
+    logits = 3 * torch.randn(shape)
+    if logits.numel() > 1:
+        logits.view(-1)[1] = lowest
+    through = torch.randn(shape[:-1])
+    distributions.record().audits._next = 99  # an audited sample is torch's, which keeps probabilities
+
+    def run() -> list[Tensor]:
+        found: list[Tensor] = []
+        for given in (logits, logits.clone().requires_grad_()):
+            for touched in ("", "probs", "sample"):  # probabilities known before, with a graph and without
+                torch.manual_seed(1)
+                choice = Categorical(logits=given)
+                if touched == "probs":
+                    assert choice.probs.requires_grad is given.requires_grad
+                elif touched:
+                    choice.sample()
+                entropy = choice.entropy()
+                assert entropy.requires_grad is given.requires_grad
+                found += [entropy.detach(), choice.probs.detach()]
+                if given.requires_grad:
+                    (entropy * through).sum().backward(retain_graph=True)
+                    (2 * entropy).sum().backward()
+                    assert given.grad is not None
+                    found.append(given.grad.clone())
+        return found
+
+    for ours, theirs in zip(run(), plainly(run), strict=True):
+        torch.testing.assert_close(ours, theirs, equal_nan=True)
+    if logits.numel():
+        is_left = lowest < -1e30 and logits.numel() > 1  # torch's gradients overflow, and so they do boosted
+        about = next(one for one in active.history if one.name == "Categorical.entropy")
+        assert about.reason is None and about.acting_audits.passed == 3
+        assert about.gradient_steps == (0 if is_left else 4)
+
+
+def test_second_derivatives_of_entropies_are_torchs() -> None:
+    logits = torch.randn(6, 5, requires_grad=True)
+
+    def run() -> list[Tensor]:
+        (slope,) = torch.autograd.grad(Categorical(logits=logits).entropy().sum(), logits, create_graph=True)
+        (second,) = torch.autograd.grad(slope.square().sum(), logits)
+        return [slope.detach(), second]
+
+    same(run(), plainly(run))
+
+
+@pytest.mark.parametrize("has_gradient", [False, True])
+def test_wrong_entropies_keep_torchs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], has_gradient: bool
+) -> None:
+    logits = torch.randn(6, 5)
+
+    def run() -> list[Tensor]:
+        given = logits.clone().requires_grad_(has_gradient)
+        found = Categorical(logits=given).entropy()
+        return [found.detach(), *(torch.autograd.grad(found.sum(), given) if has_gradient else ())]
+
+    correct = tensor_kernels.entropy_gradient if has_gradient else tensor_kernels.entropy
+    name = "entropy_gradient" if has_gradient else "entropy"
+    monkeypatch.setattr(tensor_kernels, name, lambda a, b, *rest: correct(b, b, *rest) if rest[-1] else None)
+    for _ in range(2):
+        same(run(), plainly(run))
+    assert capsys.readouterr().err.count("continues unboosted: an audit failed") == 1
+
+
+def test_log_probs_without_gradients_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.randn(6, 5)
+    logits[2, 3] = float("-inf")
+    for given, value in (
+        (logits, torch.randint(0, 5, (6,))),
+        (logits[0], torch.tensor(4)),
+        (logits.t().contiguous().t(), torch.randint(0, 5, (12,))[::2]),
+        (logits, torch.randint(0, 5, (6,)).float()),
+        (logits, torch.randint(0, 5, (6,), dtype=torch.int32)),
+        (logits.requires_grad_(), torch.full((6,), 3)),
+    ):
+        for checks in (None, True, False):
+            choice = Categorical(logits=given, validate_args=checks)
+            ours, theirs = choice.log_prob(value), plainly(lambda: choice.log_prob(value))  # noqa: B023
+            assert torch.equal(ours, theirs) and ours.requires_grad is given.requires_grad
+
+
+def test_wrong_log_probs_keep_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    choice, value = Categorical(logits=torch.randn(6, 5)), torch.zeros(6, dtype=torch.int64)
+    monkeypatch.setattr(tensor_kernels, "pick", lambda *_: True)
+    for _ in range(2):
+        assert torch.equal(choice.log_prob(value), plainly(lambda: choice.log_prob(value)))
+    assert "a log probability differs" in str(distributions.record().reason)
+
+
 def test_invalid_arguments_raise_torchs_errors() -> None:
     nan = torch.full((2, 3), float("nan"))
     good = Categorical(logits=torch.zeros(2, 3))
@@ -856,7 +945,7 @@ def test_invalid_arguments_raise_torchs_errors() -> None:
 
 
 @pytest.mark.long
-def test_networks_and_adam_of_torchrl_are_boosted_inside_its_modules() -> None:
+def test_networks_and_about_torchrl_are_boosted_inside_its_modules() -> None:
     """What docs/boost.md says was found: MLP, TensorDictModule, ProbabilisticActor, ClipPPOLoss, Adam."""
     pytest.importorskip("torchrl")
     from tensordict import TensorDict

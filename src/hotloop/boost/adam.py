@@ -401,7 +401,7 @@ class Clipping:
         """
         if len(args) + len(words) != 1:
             return None
-        max_norm = args[0] if args else words.get("max_norm")
+        max_norm: Any = args[0] if args else words.get("max_norm")
         record = clip_record()
         if (
             type(max_norm) not in _number_types

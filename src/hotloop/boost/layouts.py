@@ -1,7 +1,7 @@
 """Whether tensors still have the types, shapes and strides with which kernels accepted them.
 
 Torch's own function for this, made for torch.compile, looks at a tensor in 0.06 us; Python needs 0.04 us for
-each attribute. Where torch does not have it, or it does not find what it has to find, Python looks every time.
+each attribute. Where torch does not have it, or it misses what it has to find, Python looks every time.
 """
 
 from __future__ import annotations

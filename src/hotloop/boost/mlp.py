@@ -95,7 +95,8 @@ class Chain:
         self._hooks = [hooks for seen in self._seen for hooks in seen[: len(eligible.RUNNING_HOOKS)]]
         self._hooks += _hooks_everywhere
         parameter_dicts = [part._parameters for part in self._linears]
-        self._views = [own.values() for own in (*parameter_dicts, *(group._modules for group in groups))]
+        dicts: list[dict[str, Any]] = [*parameter_dicts, *(group._modules for group in groups)]
+        self._views = [own.values() for own in dicts]
         self._things = [*from_iterable(self._views)]
         self._functions = [(kind, kind.forward) for kind in {type(part) for part in parts}]
         self.parameters: list[Any] = [one for linear in self._linears for one in (linear.weight, linear.bias)]
