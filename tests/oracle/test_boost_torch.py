@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, Normal
 from torch.nn.utils.prune import random_unstructured
+from torch.utils.checkpoint import checkpoint
 
 from hotloop.boost import active, adam, distributions, install, layouts, mlp, tensor_kernels, torch_patches
 from hotloop.boost import mlp_kernels as kernels
@@ -142,6 +143,44 @@ def test_second_derivatives_are_torchs() -> None:
     same(run(), plainly(run))
 
 
+def test_batches_of_gradients_are_torchs() -> None:
+    net, x = make(4, 8, 3), torch.randn(5, 4)
+    logits = torch.randn(5, 3, requires_grad=True)
+
+    def run() -> list[Tensor]:
+        torch.manual_seed(2)
+        out, parameters = net(x), list(net.parameters())
+        found = torch.autograd.grad(out, parameters, torch.randn(6, 5, 3), is_grads_batched=True)
+        entropy = Categorical(logits=logits).entropy()
+        return [*found, *torch.autograd.grad(entropy, logits, torch.randn(6, 5), is_grads_batched=True)]
+
+    same(run(), plainly(run))
+    assert record().calls == 1
+
+
+@pytest.mark.parametrize("calls_before", [0, 1])
+def test_checkpoints_may_begin_before_kernels_take_over(
+    monkeypatch: pytest.MonkeyPatch, calls_before: int
+) -> None:
+    """A forward pass by torch that is made again by kernels saves other tensors, which torch refuses."""
+    monkeypatch.setattr(mlp, "PATIENCE", 2)
+    net = make(4, 8, 2)
+    for _ in range(calls_before):
+        net(torch.randn(5, 4))
+    for _ in range(4):
+        x = torch.randn(5, 4)
+
+        def run(x: Tensor = x) -> list[Tensor]:
+            net.zero_grad()
+            out = checkpoint(lambda x: Categorical(logits=net(x)).entropy(), x, use_reentrant=False)
+            out.sum().backward()
+            return [one.grad.clone() for one in net.parameters() if one.grad is not None]
+
+        same(run(), plainly(run))
+    net(x)
+    assert record().calls == 1
+
+
 def test_shared_parameters_get_the_sum_of_their_gradients() -> None:
     layer = nn.Linear(6, 6)
     net = nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(6, 2))
@@ -173,6 +212,46 @@ def test_writing_to_what_is_needed_is_noticed_as_always() -> None:
         out.add_(1.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.sum().backward()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_nan_goes_where_it_goes_in_torch(name: str) -> None:
+    """Wherever torch has NaN, in outputs, gradients and weights, and nowhere else."""
+    start = make(4, 8, 8, 2, function=FUNCTIONS[name])
+
+    def run() -> list[Tensor]:
+        torch.manual_seed(3)
+        net = copy.deepcopy(start)
+        optimizer, found = torch.optim.Adam(net.parameters()), []
+        for step in range(12):
+            x = torch.randn(5, 4)
+            if step == 9:
+                x[0, 1] = float("nan")
+            optimizer.zero_grad()
+            out = net(x)
+            out.square().sum().backward()
+            grads = [one.grad.clone() for one in net.parameters() if one.grad is not None]
+            optimizer.step()
+            found += [out.detach(), *grads]
+        return [*found, *(one.detach() for one in net.parameters())]
+
+    for ours, theirs in zip(run(), plainly(run), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def test_steps_with_nan_leave_nan() -> None:
+    def run() -> list[Tensor]:
+        parameter = nn.Parameter(torch.ones(40))
+        optimizer = torch.optim.Adam([parameter])
+        for step in range(8):
+            parameter.grad = torch.ones(40)
+            parameter.grad[3] = float("nan") if step == 6 else 1.0
+            optimizer.step()
+        return [parameter.detach(), *optimizer.state[parameter].values()]
+
+    for ours, theirs in zip(run(), plainly(run), strict=True):
+        torch.testing.assert_close(ours, theirs, equal_nan=True)
+    assert record("optimizer").gradient_steps >= 6
 
 
 # ---- changes behind our back
@@ -870,6 +949,13 @@ def test_second_derivatives_of_entropies_are_torchs() -> None:
         return [slope.detach(), second]
 
     same(run(), plainly(run))
+
+
+def test_an_entropy_of_other_probabilities_is_torchs() -> None:
+    choice = Categorical(logits=torch.randn(6, 5))
+    choice.probs = torch.full((6, 5), 0.2)
+    same([choice.entropy()], [plainly(choice.entropy)])
+    assert not any(one.reason for one in active.history)
 
 
 @pytest.mark.parametrize("has_gradient", [False, True])

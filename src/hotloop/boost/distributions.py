@@ -18,7 +18,7 @@ from torch.nn import Parameter
 from hotloop.boost import active
 from hotloop.boost import tensor_kernels as kernels
 from hotloop.boost.active import Record
-from hotloop.boost.mlp import OUTPUTS, relative_difference, special_mode
+from hotloop.boost.mlp import OUTPUTS, is_dense, relative_difference, special_mode
 from hotloop.boost.torch_records import record_of, switch_off
 from hotloop.instrument.patch import Patch
 
@@ -347,8 +347,11 @@ def entropy(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         is_audited = (about.audits if needs_gradient else about.acting_audits).due(1) is not None
         if needs_gradient:
             found = _apply(logits, probs, [found], about, is_audited)
-        if is_audited and not _is_right_entropy(about, logits, found, needs_gradient):
-            return original(self)
+        if is_audited:
+            # With a gradient, torch's own would keep probabilities with a graph.
+            theirs = _by_torch(logits.detach()) if needs_gradient else original(self)
+            if not _is_right_entropy(about, found, theirs, needs_gradient):
+                return original(self)
         return found
 
     return entropy
@@ -369,11 +372,10 @@ def _by_torch(logits: Tensor) -> Tensor:
     return -(possible * _softmax(logits, -1)).sum(-1)
 
 
-def _is_right_entropy(about: Record, logits: Tensor, ours: Tensor, has_gradient: bool) -> bool:
+def _is_right_entropy(about: Record, ours: Tensor, theirs: Tensor, has_gradient: bool) -> bool:
     """Whether an entropy is torch's; if not, torch computes all of them from now on."""
     started_s = time.perf_counter()
-    with torch.no_grad():
-        difference = relative_difference(ours.detach(), _by_torch(logits.detach()))
+    difference = relative_difference(ours.detach(), theirs.detach())
     is_right = difference <= OUTPUTS
     if not is_right or not has_gradient:  # with a gradient, the audit ends in the backward pass
         (about.audits if has_gradient else about.acting_audits).note(is_right, started_s)
@@ -397,7 +399,7 @@ class _Entropy(torch.autograd.Function):
     def backward(ctx: Any, grads: Tensor) -> Any:
         logits, probs = ctx.saved_tensors
         about: Record = ctx.about
-        if _grad_mode() or type(grads) is not Tensor or grads.dtype is not _float32 or is_off():
+        if _grad_mode() or not is_dense(grads) or is_off():
             return _gradient_by_torch(logits, grads, _grad_mode()), None, None, None, None
         if not grads.is_contiguous():
             grads = grads.contiguous()

@@ -288,6 +288,7 @@ def special_mode() -> str | None:
         or _has_anomaly_mode()
         or _default_dtype() is not _float32
         or forward_ad._current_level >= 0
+        or _saved_tensor_hooks(True) is not None
     ):
         return _name_of_mode()
     return None
@@ -297,6 +298,9 @@ _has_transforms = torch._C._are_functorch_transforms_active
 _has_autocast = torch.is_autocast_enabled
 _dispatch_modes, _function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
 _tracing_state = torch._C._get_tracing_state
+# Not in old versions of torch, where hooks on what kernels save see other tensors.
+_saved_tensor_hooks: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)
+_has_storage: Any = torch._C._has_storage
 _has_anomaly_mode, _default_dtype = torch.is_anomaly_enabled, torch.get_default_dtype
 
 
@@ -313,7 +317,14 @@ def _name_of_mode() -> str:
         return "anomaly detection is on"
     if _default_dtype() is not _float32:
         return f"torch's default type is {_default_dtype()}"
-    return "forward-mode differentiation is on"
+    if forward_ad._current_level >= 0:
+        return "forward-mode differentiation is on"
+    return "hooks see every tensor that is saved (torch.utils.checkpoint, save_on_cpu, ...)"
+
+
+def is_dense(grads: Any) -> bool:
+    """Whether a gradient has numbers that a kernel can read; with `is_grads_batched` it has none."""
+    return type(grads) is Tensor and grads.dtype is _float32 and grads.is_cpu and _has_storage(grads)
 
 
 # ---- which modules
@@ -581,8 +592,7 @@ class _Dense(torch.autograd.Function):
         if (
             _grad_mode()
             or weights is None
-            or grads.dtype is not _float32
-            or type(grads) is not Tensor
+            or not is_dense(grads)
             or not all(map(is_, ctx.parameters, chain.parameters))
             or special_mode() is not None
         ):
