@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, Normal
 from torch.nn.utils.prune import random_unstructured
+from torch.utils.checkpoint import checkpoint
 
-from hotloop.boost import active, adam, install, mlp, torch_patches
+from hotloop.boost import active, adam, distributions, install, layouts, mlp, tensor_kernels, torch_patches
 from hotloop.boost import mlp_kernels as kernels
 from hotloop.boost.bootstrap import BoostPatch
 
@@ -142,6 +143,44 @@ def test_second_derivatives_are_torchs() -> None:
     same(run(), plainly(run))
 
 
+def test_batches_of_gradients_are_torchs() -> None:
+    net, x = make(4, 8, 3), torch.randn(5, 4)
+    logits = torch.randn(5, 3, requires_grad=True)
+
+    def run() -> list[Tensor]:
+        torch.manual_seed(2)
+        out, parameters = net(x), list(net.parameters())
+        found = torch.autograd.grad(out, parameters, torch.randn(6, 5, 3), is_grads_batched=True)
+        entropy = Categorical(logits=logits).entropy()
+        return [*found, *torch.autograd.grad(entropy, logits, torch.randn(6, 5), is_grads_batched=True)]
+
+    same(run(), plainly(run))
+    assert record().calls == 1
+
+
+@pytest.mark.parametrize("calls_before", [0, 1])
+def test_checkpoints_may_begin_before_kernels_take_over(
+    monkeypatch: pytest.MonkeyPatch, calls_before: int
+) -> None:
+    """A forward pass by torch that is made again by kernels saves other tensors, which torch refuses."""
+    monkeypatch.setattr(mlp, "PATIENCE", 2)
+    net = make(4, 8, 2)
+    for _ in range(calls_before):
+        net(torch.randn(5, 4))
+    for _ in range(4):
+        x = torch.randn(5, 4)
+
+        def run(x: Tensor = x) -> list[Tensor]:
+            net.zero_grad()
+            out = checkpoint(lambda x: Categorical(logits=net(x)).entropy(), x, use_reentrant=False)
+            out.sum().backward()
+            return [one.grad.clone() for one in net.parameters() if one.grad is not None]
+
+        same(run(), plainly(run))
+    net(x)
+    assert record().calls == 1
+
+
 def test_shared_parameters_get_the_sum_of_their_gradients() -> None:
     layer = nn.Linear(6, 6)
     net = nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(6, 2))
@@ -173,6 +212,46 @@ def test_writing_to_what_is_needed_is_noticed_as_always() -> None:
         out.add_(1.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.sum().backward()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_nan_goes_where_it_goes_in_torch(name: str) -> None:
+    """Wherever torch has NaN, in outputs, gradients and weights, and nowhere else."""
+    start = make(4, 8, 8, 2, function=FUNCTIONS[name])
+
+    def run() -> list[Tensor]:
+        torch.manual_seed(3)
+        net = copy.deepcopy(start)
+        optimizer, found = torch.optim.Adam(net.parameters()), []
+        for step in range(12):
+            x = torch.randn(5, 4)
+            if step == 9:
+                x[0, 1] = float("nan")
+            optimizer.zero_grad()
+            out = net(x)
+            out.square().sum().backward()
+            grads = [one.grad.clone() for one in net.parameters() if one.grad is not None]
+            optimizer.step()
+            found += [out.detach(), *grads]
+        return [*found, *(one.detach() for one in net.parameters())]
+
+    for ours, theirs in zip(run(), plainly(run), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def test_steps_with_nan_leave_nan() -> None:
+    def run() -> list[Tensor]:
+        parameter = nn.Parameter(torch.ones(40))
+        optimizer = torch.optim.Adam([parameter])
+        for step in range(8):
+            parameter.grad = torch.ones(40)
+            parameter.grad[3] = float("nan") if step == 6 else 1.0
+            optimizer.step()
+        return [parameter.detach(), *optimizer.state[parameter].values()]
+
+    for ours, theirs in zip(run(), plainly(run), strict=True):
+        torch.testing.assert_close(ours, theirs, equal_nan=True)
+    assert record("optimizer").gradient_steps >= 6
 
 
 # ---- changes behind our back
@@ -241,6 +320,62 @@ def test_changes_behind_our_back_are_followed(change: Any) -> None:
     change(net)
     for _ in range(2):
         same(gradients(net, x, through), plainly(lambda: gradients(net, x, through)))
+
+
+@pytest.mark.parametrize("has_guards", [False, True])
+def test_layouts_are_those_of_the_slow_twin(monkeypatch: pytest.MonkeyPatch, has_guards: bool) -> None:
+    """With torch's own function and without, the same tensors are accepted."""
+    monkeypatch.setattr(layouts, "_guards_kind", layouts.guards_of_torch() if has_guards else None)
+    net = make(4, 8, 8, 2)
+    net(torch.randn(5, 4))
+    chain = mlp._known[id(net)]
+    assert isinstance(chain, mlp.Chain)
+    assert chain._layouts.are_same(chain.parameters) is has_guards
+    good = chain.plain_parameters()
+    weight = net[2].weight
+    kept = weight.data
+    changes = [
+        (kept.t(), False), (kept.double(), False), (kept[:, :4], False), (kept.flatten(), False),
+        (kept.clone(), True), (kept.half(), False), (torch.empty(8, 16)[:, ::2], False), (kept, True),
+    ]  # fmt: skip
+    for value, is_right in changes:
+        weight.data = value
+        for _ in range(2):
+            assert (chain.plain_parameters() is not None) is is_right
+            assert chain.are_plain(chain.parameters) is is_right
+    assert good is not None
+    last = chain.plain_parameters()
+    assert last is not None and np.array_equal(last, good)
+    assert not chain._layouts.are_same(chain.parameters[1:])
+
+
+def test_torchs_own_function_for_layouts_is_known() -> None:
+    """Where it is not, boost is slower and nothing else."""
+    assert layouts.guards_of_torch() is not None
+
+
+@pytest.mark.parametrize("width", [3, 6])
+def test_another_width_after_the_network_was_boosted(width: int) -> None:
+    net = make(4, 8, 2)
+    net(torch.randn(6, 4))
+    net[0] = nn.Linear(width, 8)
+    before = record().calls
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        net(torch.randn(6, 4))
+    x = torch.randn(6, width)
+    same([net(x)], [plainly(lambda: net(x))])
+    assert sum(one.calls for one in active.history if one.kind == "module") == before + 1
+
+
+def test_parameters_in_another_order_are_boosted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `remove_weight_norm` leaves them; deciding anew at every call would be slow."""
+    net, x = make(4, 8, 2), torch.randn(5, 4)
+    net[0]._parameters["weight"] = net[0]._parameters.pop("weight")
+    assert list(net[0]._parameters) == ["bias", "weight"]
+    net(x)
+    monkeypatch.setattr(mlp, "decide", lambda _: pytest.fail("decided again"))
+    same([net(x)], [plainly(lambda: net(x))])
+    assert record().calls == 2
 
 
 def test_other_precisions_and_back() -> None:
@@ -480,6 +615,143 @@ def test_steps_are_torchs(cls: Any, words: dict[str, Any]) -> None:
     assert record("function").calls >= 6
 
 
+def clipped(parameters: list[nn.Parameter], *args: Any, **words: Any) -> list[Tensor]:
+    """The norm, the gradients and how often they were changed."""
+    total = nn.utils.clip_grad_norm_(parameters, *args, **words)
+    grads = [one.grad.clone() for one in parameters if one.grad is not None]
+    return [total.clone(), *grads]
+
+
+def test_clipping_at_once_is_clipping_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And both are torch's, whatever the gradients: below and above the limit, missing, not finite."""
+    net = make(4, 8, 2)
+    parameters = list(net.parameters())
+    optimizer = torch.optim.Adam(parameters)
+
+    def fill(scale: float = 1.0) -> None:
+        torch.manual_seed(4)
+        for one in parameters:
+            one.grad = torch.randn_like(one) * scale
+
+    for _ in range(5):
+        fill()
+        optimizer.step()
+        nn.utils.clip_grad_norm_(parameters, 0.5)
+    made: list[bool] = []
+    correct = adam.Clipping._at_once
+
+    def at_once(self: adam.Clipping, *args: Any) -> Tensor | None:
+        found = correct(self, *args)
+        made.append(found is not None)
+        return found
+
+    def missing() -> None:
+        fill()
+        parameters[1].grad = None
+
+    def infinite() -> None:
+        fill()
+        parameters[0].grad.view(-1)[3] = float("inf")
+
+    def strided() -> None:
+        fill()
+        parameters[2].grad = torch.randn(8, 2).t()
+
+    cases: list[tuple[Callable[[], None], tuple[Any, ...], dict[str, Any], bool]] = [
+        (fill, (0.5,), {}, True),
+        (lambda: fill(1e-3), (0.5,), {}, True),
+        (fill, (), {"max_norm": 1}, True),
+        (fill, (float("inf"),), {}, True),
+        (fill, (-1.0,), {}, True),
+        (missing, (0.5,), {}, True),
+        (infinite, (0.5,), {}, False),
+        (strided, (0.5,), {}, False),
+        (fill, (0.5, 1.0), {}, False),
+        (fill, (0.5,), {"norm_type": float("inf")}, False),
+        (fill, (0.5,), {"error_if_nonfinite": True}, False),
+        (fill, (torch.tensor(0.5),), {}, False),
+    ]
+    for begin, args, words, is_at_once in cases:
+        results = []
+        for function in (at_once, lambda *_: None):
+            monkeypatch.setattr(adam.Clipping, "_at_once", function)
+            for audits in (adam.clip_record().audits, adam.clip_record().acting_audits):
+                audits._next = 9  # audits go through the halves
+            begin()
+            results.append(clipped(parameters, *args, **words))
+        begin()
+        results.append(plainly(lambda: clipped(parameters, *args, **words)))  # noqa: B023
+        assert made.pop() is is_at_once, (args, words)
+        for ours, halves, theirs in zip(*results, strict=True):
+            torch.testing.assert_close(ours, halves, rtol=0, atol=0, equal_nan=True)
+            torch.testing.assert_close(ours, theirs, equal_nan=True)
+    fill()
+    version = parameters[0].grad._version
+    nn.utils.clip_grad_norm_(parameters, 0.5)
+    assert parameters[0].grad._version == version + 1
+
+
+def test_replaced_halves_of_clipping_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    parameter = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.Adam([parameter])
+    for _ in range(5):
+        parameter.grad = torch.ones(3)
+        optimizer.step()
+        nn.utils.clip_grad_norm_([parameter], 0.5)
+    monkeypatch.setattr(torch.nn.utils.clip_grad, "_get_total_norm", lambda *_: torch.tensor(4.0))
+    assert float(nn.utils.clip_grad_norm_([parameter], 0.5)) == 4.0
+
+
+@pytest.mark.parametrize("has_guards", [False, True])
+def test_changes_between_steps_are_followed(monkeypatch: pytest.MonkeyPatch, has_guards: bool) -> None:
+    """Tensors of the state and gradients of other kinds, settings that are tensors, and back again."""
+    monkeypatch.setattr(layouts, "_guards_kind", layouts.guards_of_torch() if has_guards else None)
+
+    def run() -> list[Tensor]:
+        torch.manual_seed(2)
+        parameters = [nn.Parameter(torch.randn(4, 4)), nn.Parameter(torch.randn(4))]
+        optimizer = torch.optim.Adam(parameters, lr=0.01)
+        first = parameters[0]
+
+        def step(count: int = 2) -> None:
+            for _ in range(count):
+                for one in parameters:
+                    one.grad = torch.randn_like(one)
+                optimizer.step()
+
+        step(4)
+        optimizer.state[first]["exp_avg"] = optimizer.state[first]["exp_avg"].t().contiguous().t()
+        step()
+        optimizer.state[first]["exp_avg"] = optimizer.state[first]["exp_avg"].contiguous()
+        step()
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        step()
+        first.data = first.data.t()
+        step()
+        first.data = first.data.t()
+        optimizer.param_groups[0]["lr"] = torch.tensor(0.01)
+        optimizer.param_groups[0]["foreach"] = False
+        step()
+        optimizer.param_groups[0]["lr"] = 0.02
+        optimizer.param_groups[0]["foreach"] = None
+        step()
+        for one in parameters:
+            one.grad = torch.randn_like(one).t() if one.dim() == 2 else torch.randn_like(one)
+        optimizer.step()
+        optimizer.param_groups[0]["weight_decay"] = 0.1
+        optimizer.param_groups[0]["amsgrad"] = False
+        step()
+        parameters[1].grad = None
+        first.grad = torch.ones(4, 4)
+        optimizer.step()
+        optimizer.param_groups[0]["maximize"] = True
+        step()
+        return [*(one.detach() for one in parameters), *optimizer.state[first].values()]
+
+    same(run(), plainly(run), 1e-4)
+    assert record("optimizer").gradient_steps == 12
+
+
 def test_a_step_counts_as_a_change_of_its_tensors() -> None:
     net, x = make(4, 8, 2), torch.randn(5, 4)
     optimizer = torch.optim.Adam(net.parameters())
@@ -630,6 +902,106 @@ def test_gradients_of_distributions_are_torchs() -> None:
     same(run(), plainly(run))
 
 
+@pytest.mark.parametrize("lowest", [-50.0, -1e8, -3e38, float("-inf")])
+@pytest.mark.parametrize("shape", [(3,), (1,), (6, 5), (2, 3, 4), (130, 2)])
+def test_entropies_are_torchs(shape: tuple[int, ...], lowest: float) -> None:
+    logits = 3 * torch.randn(shape)
+    if logits.numel() > 1:
+        logits.view(-1)[1] = lowest
+    through = torch.randn(shape[:-1])
+    distributions.record().audits._next = 99  # an audited sample is torch's, which keeps probabilities
+
+    def run() -> list[Tensor]:
+        found: list[Tensor] = []
+        for given in (logits, logits.clone().requires_grad_()):
+            for touched in ("", "probs", "sample"):  # probabilities known before, with a graph and without
+                torch.manual_seed(1)
+                choice = Categorical(logits=given)
+                if touched == "probs":
+                    assert choice.probs.requires_grad is given.requires_grad
+                elif touched:
+                    choice.sample()
+                entropy = choice.entropy()
+                assert entropy.requires_grad is given.requires_grad
+                found += [entropy.detach(), choice.probs.detach()]
+                if given.requires_grad:
+                    (entropy * through).sum().backward(retain_graph=True)
+                    (2 * entropy).sum().backward()
+                    assert given.grad is not None
+                    found.append(given.grad.clone())
+        return found
+
+    for ours, theirs in zip(run(), plainly(run), strict=True):
+        torch.testing.assert_close(ours, theirs, equal_nan=True)
+    if logits.numel():
+        is_left = lowest < -1e30 and logits.numel() > 1  # torch's gradients overflow, and so they do boosted
+        about = next(one for one in active.history if one.name == "Categorical.entropy")
+        assert about.reason is None and about.acting_audits.passed == 3
+        assert about.gradient_steps == (0 if is_left else 4)
+
+
+def test_second_derivatives_of_entropies_are_torchs() -> None:
+    logits = torch.randn(6, 5, requires_grad=True)
+
+    def run() -> list[Tensor]:
+        (slope,) = torch.autograd.grad(Categorical(logits=logits).entropy().sum(), logits, create_graph=True)
+        (second,) = torch.autograd.grad(slope.square().sum(), logits)
+        return [slope.detach(), second]
+
+    same(run(), plainly(run))
+
+
+def test_an_entropy_of_other_probabilities_is_torchs() -> None:
+    choice = Categorical(logits=torch.randn(6, 5))
+    choice.probs = torch.full((6, 5), 0.2)
+    same([choice.entropy()], [plainly(choice.entropy)])
+    assert not any(one.reason for one in active.history)
+
+
+@pytest.mark.parametrize("has_gradient", [False, True])
+def test_wrong_entropies_keep_torchs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], has_gradient: bool
+) -> None:
+    logits = torch.randn(6, 5)
+
+    def run() -> list[Tensor]:
+        given = logits.clone().requires_grad_(has_gradient)
+        found = Categorical(logits=given).entropy()
+        return [found.detach(), *(torch.autograd.grad(found.sum(), given) if has_gradient else ())]
+
+    correct = tensor_kernels.entropy_gradient if has_gradient else tensor_kernels.entropy
+    name = "entropy_gradient" if has_gradient else "entropy"
+    monkeypatch.setattr(tensor_kernels, name, lambda a, b, *rest: correct(b, b, *rest) if rest[-1] else None)
+    for _ in range(2):
+        same(run(), plainly(run))
+    assert capsys.readouterr().err.count("continues unboosted: an audit failed") == 1
+
+
+def test_log_probs_without_gradients_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.randn(6, 5)
+    logits[2, 3] = float("-inf")
+    for given, value in (
+        (logits, torch.randint(0, 5, (6,))),
+        (logits[0], torch.tensor(4)),
+        (logits.t().contiguous().t(), torch.randint(0, 5, (12,))[::2]),
+        (logits, torch.randint(0, 5, (6,)).float()),
+        (logits, torch.randint(0, 5, (6,), dtype=torch.int32)),
+        (logits.requires_grad_(), torch.full((6,), 3)),
+    ):
+        for checks in (None, True, False):
+            choice = Categorical(logits=given, validate_args=checks)
+            ours, theirs = choice.log_prob(value), plainly(lambda: choice.log_prob(value))  # noqa: B023
+            assert torch.equal(ours, theirs) and ours.requires_grad is given.requires_grad
+
+
+def test_wrong_log_probs_keep_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    choice, value = Categorical(logits=torch.randn(6, 5)), torch.zeros(6, dtype=torch.int64)
+    monkeypatch.setattr(tensor_kernels, "pick", lambda *_: True)
+    for _ in range(2):
+        assert torch.equal(choice.log_prob(value), plainly(lambda: choice.log_prob(value)))
+    assert "a log probability differs" in str(distributions.record().reason)
+
+
 def test_invalid_arguments_raise_torchs_errors() -> None:
     nan = torch.full((2, 3), float("nan"))
     good = Categorical(logits=torch.zeros(2, 3))
@@ -659,7 +1031,7 @@ def test_invalid_arguments_raise_torchs_errors() -> None:
 
 
 @pytest.mark.long
-def test_networks_and_adam_of_torchrl_are_boosted_inside_its_modules() -> None:
+def test_networks_and_about_torchrl_are_boosted_inside_its_modules() -> None:
     """What docs/boost.md says was found: MLP, TensorDictModule, ProbabilisticActor, ClipPPOLoss, Adam."""
     pytest.importorskip("torchrl")
     from tensordict import TensorDict

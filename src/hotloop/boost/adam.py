@@ -12,6 +12,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from hotloop.boost import active, audit
 from hotloop.boost import tensor_kernels as kernels
 from hotloop.boost.active import Record
 from hotloop.boost.eligible import LEAST_EPSILON
+from hotloop.boost.layouts import Layouts, data_ptr
 from hotloop.boost.mlp import relative_difference, special_mode
 from hotloop.boost.torch_records import in_stable_baselines3, record_of, switch_off
 from hotloop.instrument.patch import Patch
@@ -45,6 +48,9 @@ REFUSED = (
 NUMBERS = ("beta1", "beta2", "lr", "weight_decay", "eps")
 
 _float32 = torch.float32
+_number = torch.zeros((), dtype=torch.float32)
+_no_room = np.empty(0, dtype=np.float32)
+from_iterable = chain.from_iterable
 
 
 class _Steps:
@@ -55,6 +61,37 @@ class _Steps:
         self.calls = 0
         self.record: Record | None = None  # None: not decided yet, or Stable-Baselines3's
         self.is_left = False
+        # Of the last step that `table_of` accepted, and of the gradients that `_plain` accepted last.
+        self.layouts = Layouts()
+        self.sizes: list[int] = []
+        self.clipped = Layouts()
+        self.clipped_sizes = np.zeros(0, dtype=np.int64)
+
+    def table(self, tensors: Sequence[list[Tensor]], words: dict[str, Any]) -> NDArray[np.int64] | None:
+        """`table_of`, without looking again at types, shapes and strides that are as they were."""
+        every = [*from_iterable(tensors)]
+        sizes = self.sizes
+        if not self.layouts.are_same(every) or len(sizes) != len(tensors[0]) or not _are_plain(words):
+            found = table_of(tensors, words)
+            if found is not None:
+                self.layouts.learn(every)
+                self.sizes = found[kernels.SIZES].tolist()
+            return found
+        if special_mode() is not None:
+            return None
+        return np.array([*map(data_ptr, every), *sizes], dtype=np.int64).reshape(kernels.ADAM_ROWS, -1)
+
+    def gradients(self, grads: list[Tensor]) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """`_plain`, in the same way."""
+        if not self.clipped.are_same(grads):
+            found = _plain(grads)
+            if found is not None:
+                self.clipped.learn(grads)
+                self.clipped_sizes = found[1]
+            return found
+        if special_mode() is not None:
+            return None
+        return np.array([*map(data_ptr, grads)], dtype=np.int64), self.clipped_sizes
 
 
 _known: dict[int, _Steps] = {}
@@ -91,8 +128,9 @@ def stepping(original: Step) -> Step:
             original(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, **words)
             return
         tensors = (params, grads, exp_avgs, exp_avg_sqs, state_steps)
-        record = _record(tensors, words)
-        table = None if record is None or record.reason is not None else table_of(tensors, words)
+        steps = _steps(tensors, words)
+        record = steps.record
+        table = None if record is None or record.reason is not None else steps.table(tensors, words)
         if record is None or table is None:
             original(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, **words)
             return
@@ -106,8 +144,8 @@ def stepping(original: Step) -> Step:
     return adam
 
 
-def _record(tensors: Sequence[list[Tensor]], words: dict[str, Any]) -> Record | None:
-    """What is known of the optimizer with these tensors; None if torch should make this step."""
+def _steps(tensors: Sequence[list[Tensor]], words: dict[str, Any]) -> _Steps:
+    """What is known of the optimizer with these tensors; without a record torch should make this step."""
     first = tensors[0][0]
     steps = _known.get(id(first))
     if steps is None or steps.first() is not first:
@@ -116,12 +154,12 @@ def _record(tensors: Sequence[list[Tensor]], words: dict[str, Any]) -> Record | 
     if steps.record is None and not steps.is_left:
         steps.calls += 1
         if steps.calls <= PATIENCE:
-            return None
+            return steps
         with _deciding:
             steps.is_left = in_stable_baselines3(tensors[0])
             if not steps.is_left:
                 steps.record = decide(tensors, words)
-    return steps.record
+    return steps
 
 
 def decide(tensors: Sequence[list[Tensor]], words: dict[str, Any]) -> Record:
@@ -171,9 +209,7 @@ def table_of(tensors: Sequence[list[Tensor]], words: dict[str, Any]) -> NDArray[
         or sizes != [one.numel() for one in exp_avg_sqs]
         or any(type(one) is not Tensor for one in grads)
         or any(one.dtype is not _float32 or not one.is_cpu for one in state_steps)
-        or any(words.get(name) for name in REFUSED)
-        or any(type(words[name]) not in (float, int) for name in NUMBERS)
-        or words["eps"] < LEAST_EPSILON
+        or not _are_plain(words)
         or special_mode() is not None
     ):
         return None
@@ -181,12 +217,27 @@ def table_of(tensors: Sequence[list[Tensor]], words: dict[str, Any]) -> NDArray[
     return np.array([*rows, sizes], dtype=np.int64)
 
 
+_refused, _numbers = itemgetter(*REFUSED), itemgetter(*NUMBERS)
+_number_types = frozenset((float, int))
+
+
+def _are_plain(words: dict[str, Any]) -> bool:
+    """Whether kernels know the settings of a step."""
+    if len(words) < len(REFUSED) + len(NUMBERS):  # called without those that have a default
+        words = dict.fromkeys(REFUSED) | words
+    return (
+        not any(_refused(words))
+        and _number_types.issuperset(map(type, _numbers(words)))
+        and words["eps"] >= LEAST_EPSILON
+    )
+
+
 def run(table: NDArray[np.int64], words: dict[str, Any]) -> None:
     """Make the step in the kernel."""
     decay = float(words["weight_decay"])
-    room = int(table[kernels.SIZES].max()) if decay else 0
+    room = np.empty(int(table[kernels.SIZES].max()), dtype=np.float32) if decay else _no_room
     kernels.adam(
-        table, np.empty(room, dtype=np.float32), float(words["lr"]), float(words["beta1"]),
+        table, room, float(words["lr"]), float(words["beta1"]),
         float(words["beta2"]), float(words["eps"]), decay, bool(words["decoupled_weight_decay"]),
     )  # fmt: skip
 
@@ -247,9 +298,10 @@ def clip_record() -> Record:
         return _clip_record
     found = _clip_record = record_of("function", "clip_grad_norm_", "norm and scaling of all gradients", None)
     if found.reason is None:
-        none = np.zeros(0, dtype=np.int64)
+        none, norm = np.zeros(0, dtype=np.int64), torch.empty(1)
         kernels.norm(none, none)
         kernels.scale(none, none, 1.0)
+        kernels.clip(none, none, 1.0, norm.data_ptr())
     return found
 
 
@@ -266,15 +318,17 @@ def _plain(tensors: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
     return np.array([one.data_ptr() for one in tensors], dtype=np.int64), np.array(sizes, dtype=np.int64)
 
 
-def is_served(parameters: Sequence[Any]) -> bool:
-    """Whether the first of these parameters is the first of an optimizer that kernels serve."""
+def served(parameters: Sequence[Any]) -> _Steps | None:
+    """The optimizer whose first parameter is the first of these, if kernels serve it."""
     steps = _known.get(id(parameters[0])) if parameters else None
-    return (
+    if (
         steps is not None
         and steps.first() is parameters[0]
         and steps.record is not None
         and steps.record.reason is None
-    )
+    ):
+        return steps
+    return None
 
 
 def _is_scaled(
@@ -313,6 +367,9 @@ class Clipping:
 
     def __init__(self) -> None:
         self._here = threading.local()
+        self._module: Any = torch.nn.utils.clip_grad
+        self._norm: Any = None
+        self._scale: Any = None
 
     def clipping(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """Around `clip_grad_norm_`: notes whose gradients are clipped."""
@@ -321,8 +378,12 @@ class Clipping:
             if active.is_paused or torch.compiler.is_compiling() or isinstance(parameters, Tensor):
                 return original(parameters, *args, **words)
             listed = parameters if isinstance(parameters, list) else list(parameters)
-            if not listed or not is_served(listed):
+            steps = served(listed)
+            if steps is None:
                 return original(listed if listed else parameters, *args, **words)
+            found = self._at_once(steps, listed, args, words)
+            if found is not None:
+                return found
             self._here.inside = True
             try:
                 return original(listed, *args, **words)
@@ -330,6 +391,39 @@ class Clipping:
                 self._here.inside = False
 
         return clip_grad_norm_
+
+    def _at_once(
+        self, steps: _Steps, parameters: list[Any], args: tuple[Any, ...], words: dict[str, Any]
+    ) -> Tensor | None:
+        """The norm of gradients that a kernel has clipped; None, with nothing changed, if it could not.
+
+        Audits compare the two halves, and only a plain call `clip_grad_norm_(parameters, max_norm)` is known.
+        """
+        if len(args) + len(words) != 1:
+            return None
+        max_norm: Any = args[0] if args else words.get("max_norm")
+        record = clip_record()
+        if (
+            type(max_norm) not in _number_types
+            or record.reason is not None
+            or record.audits.comes_within(1)
+            or record.acting_audits.comes_within(1)
+            or self._module._get_total_norm is not self._norm
+            or self._module._clip_grads_with_norm_ is not self._scale
+        ):
+            return None
+        grads = [grad for one in parameters if (grad := one.grad) is not None]
+        found = steps.gradients(grads)
+        if found is None:
+            return None
+        norm = torch.empty_like(_number)
+        if not kernels.clip(*found, float(max_norm), norm.data_ptr()):
+            return None  # torch has its own words for norms that are not finite
+        increment_version(grads)
+        record.audits.due(1)
+        record.acting_audits.due(1)
+        record.calls += 1
+        return norm
 
     def norming(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """Around `_get_total_norm`."""
@@ -348,6 +442,7 @@ class Clipping:
                     return self._checked(record, torch.tensor(total, dtype=_float32), tensors, original)
             return original(tensors, norm_type, error_if_nonfinite, foreach)
 
+        self._norm = _get_total_norm
         return _get_total_norm
 
     def _checked(self, record: Record, ours: Tensor, tensors: Any, original: Callable[..., Tensor]) -> Tensor:
@@ -384,4 +479,5 @@ class Clipping:
                     _write(grads, before)
             return original(parameters, max_norm, total_norm, foreach)
 
+        self._scale = _clip_grads_with_norm_
         return _clip_grads_with_norm_

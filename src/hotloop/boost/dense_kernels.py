@@ -124,7 +124,7 @@ def through_activation(deltas: Floats, outputs: Floats, slopes: Floats, kind: in
     """Multiply the gradient by the derivative of the activation."""
     if kind == RELU:
         for j in range(deltas.size):
-            deltas[j] = deltas[j] if outputs[j] > _ZERO else _ZERO
+            deltas[j] = _ZERO if outputs[j] <= _ZERO else deltas[j]  # NaN gets a gradient, as in torch
     elif kind == TANH:
         for j in range(deltas.size):
             deltas[j] *= fma(-outputs[j], outputs[j], _ONE)

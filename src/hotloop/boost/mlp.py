@@ -7,13 +7,14 @@ that the kernels rely on is looked at again; when it has changed, torch's own co
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from itertools import chain as chained
-from operator import is_, itemgetter, methodcaller
-from typing import Any
+from operator import is_, itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from hotloop.boost import dense_kernels as dense
 from hotloop.boost import mlp_kernels as kernels
 from hotloop.boost.active import Record
 from hotloop.boost.audit import Audits, compare
+from hotloop.boost.layouts import Layouts, data_ptr
 from hotloop.boost.torch_records import in_stable_baselines3, record_of, switch_off
 from hotloop.rl.train.fused.tiles import padded
 
@@ -46,12 +48,30 @@ MOST_MULTIPLICATIONS, MOST_ON_THREADS = 40_000_000, 2_000_000
 FEW_SAMPLES, MOST_FOR_FEW = 8, 20_000
 
 _watched = itemgetter(*eligible.RUNNING_HOOKS, "_parameters", "_modules")
-values_of = methodcaller("values")
 from_iterable = chained.from_iterable
 _everywhere = nn.modules.module
-_float32 = torch.float32
+_hooks_everywhere = (
+    _everywhere._global_forward_hooks, _everywhere._global_forward_pre_hooks,
+    _everywhere._global_backward_hooks, _everywhere._global_backward_pre_hooks,
+)  # fmt: skip
+_float32, _strided = torch.float32, torch.strided
 _grad_mode = torch.is_grad_enabled
 _empty = torch.empty
+
+MOST_PLANS = 64  # shapes of inputs that a chain remembers
+
+
+class Plan(NamedTuple):
+    """Sizes for inputs of one shape."""
+
+    batch: int
+    outputs: tuple[int, ...]
+    """The shape of the outputs."""
+    room: int
+    """Floats of activations when they need not be kept."""
+    kept_room: int
+    scratch: int
+    """Floats that the backward pass needs."""
 
 
 class Chain:
@@ -73,13 +93,14 @@ class Chain:
         self._sizes = [len(own) for own in self._own]
         self._seen = [_watched(own) for own in self._own]
         self._hooks = [hooks for seen in self._seen for hooks in seen[: len(eligible.RUNNING_HOOKS)]]
-        self._parameter_dicts = [part._parameters for part in self._linears]
-        self._children_dicts = [group._modules for group in groups]
-        self._children = [child for children in self._children_dicts for child in children.values()]
-        self._names = [name for children in self._children_dicts for name in children]
+        self._hooks += _hooks_everywhere
+        parameter_dicts = [part._parameters for part in self._linears]
+        dicts: list[dict[str, Any]] = [*parameter_dicts, *(group._modules for group in groups)]
+        self._views = [own.values() for own in dicts]
+        self._things = [*from_iterable(self._views)]
         self._functions = [(kind, kind.forward) for kind in {type(part) for part in parts}]
         self.parameters: list[Any] = [one for linear in self._linears for one in (linear.weight, linear.bias)]
-        self.shapes = [parameter.shape for parameter in self.parameters]
+        self.shapes = [tuple(parameter.shape) for parameter in self.parameters]
         self.features, self.results = self._linears[0].in_features, self._linears[-1].out_features
         self.table = table_of(parts)
         self.rows = self.features + sum(linear.out_features for linear in self._linears)
@@ -89,35 +110,32 @@ class Chain:
         self.has_slopes = dense.SILU in self.table[:, kernels.ACTIVATION]
         self.saves_output = self.table[-1, kernels.ACTIVATION] != dense.NONE
         self.addresses: tuple[list[int], NDArray[np.int64]] = ([], np.zeros(0, dtype=np.int64))
+        self._layouts = Layouts()
+        self.plans: dict[tuple[int, ...], Plan] = {}
 
     def changed(self) -> bool:
         """Whether modules, parameters, hooks or methods are others than when the module was looked at.
 
-        Called before every forward pass, so the loops are in C: 1.5 us for three layers.
+        Called before every forward pass, so the loops are in C: 1 us for three layers.
         """
-        found = [*from_iterable(map(values_of, self._parameter_dicts))]
+        found = [*from_iterable(self._views)]
         return (
             any(self._hooks)
             or [*map(_watched, self._own)] != self._seen
             or [*map(len, self._own)] != self._sizes
-            or len(found) != len(self.parameters)
-            or not all(map(is_, found, self.parameters))
-            or [*from_iterable(self._children_dicts)] != self._names
-            or not all(map(is_, from_iterable(map(values_of, self._children_dicts)), self._children))
+            or len(found) != len(self._things)
+            or not all(map(is_, found, self._things))
             or False in [kind.forward is function for kind, function in self._functions]
-            or bool(_everywhere._global_forward_hooks)
-            or bool(_everywhere._global_forward_pre_hooks)
-            or bool(_everywhere._global_backward_hooks)
-            or bool(_everywhere._global_backward_pre_hooks)
         )
 
     def plain_parameters(self) -> NDArray[np.int64] | None:
         """The addresses of the parameters now; None if one is no longer what kernels expect."""
         parameters = self.parameters
-        found = [parameter.data_ptr() for parameter in parameters]
-        for parameter, shape in zip(parameters, self.shapes, strict=True):
-            if parameter.dtype is not _float32 or parameter.shape != shape or not parameter.is_contiguous():
+        found = [*map(data_ptr, parameters)]
+        if not self._layouts.are_same(parameters):
+            if not self.are_plain(parameters):
                 return None
+            self._layouts.learn(parameters)
         known, table = self.addresses
         if found != known:
             if False in [parameter.is_cpu for parameter in parameters]:
@@ -125,6 +143,30 @@ class Chain:
             table = np.array(found, dtype=np.int64)
             self.addresses = (found, table)  # replaced as a whole: another thread may be reading
         return table
+
+    def are_plain(self, parameters: Sequence[Tensor]) -> bool:
+        """Whether tensors have the types and shapes that kernels expect."""
+        return all(
+            one.dtype is _float32 and one.shape == shape and one.is_contiguous()
+            for one, shape in zip(parameters, self.shapes, strict=True)
+        )
+
+    def plan_of(self, shape: tuple[int, ...]) -> Plan:
+        """The sizes for inputs of a shape that `why_not` accepts; remembered if it always will."""
+        batch = math.prod(shape) // self.features
+        chunk = padded(min(batch, kernels.CHUNK))
+        plan = Plan(
+            batch,
+            (*shape[:-1], self.results),
+            self.rows * chunk,
+            self.rows * padded(batch),
+            (self.rows + self.widest) * chunk + self.packed_size,
+        )
+        if batch * self.multiplications <= MOST_ON_THREADS:
+            if len(self.plans) >= MOST_PLANS:
+                self.plans = {}
+            self.plans[shape] = plan
+        return plan
 
     def why_not(self, x: Tensor) -> str | None:
         """Why torch should run this call itself, or None."""
@@ -140,14 +182,14 @@ class Chain:
             return "the batch is so large that torch's own products are as fast"
         return special_mode()
 
-    def forward(self, x: Tensor, keeps: bool, weights: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, keeps: bool, weights: NDArray[np.int64], plan: Plan
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Outputs, and the activations and slopes for `backward` if they are to be kept."""
-        batch = x.numel() // self.features
-        samples = padded(batch if keeps else min(batch, kernels.CHUNK))
-        shape = x.shape
-        out = _empty((batch, self.results) if len(shape) == 2 else (*shape[:-1], self.results))
-        work = _empty(self.rows * samples)
-        slopes = _empty(self.rows * samples) if self.has_slopes else work
+        batch, outputs, room, kept_room, _ = plan
+        out = _empty(*outputs)  # twice as fast as with a torch.Size
+        work = _empty(kept_room if keeps else room)
+        slopes = _empty(kept_room if keeps else room) if self.has_slopes else work
         kernels.forward(
             self.table, weights, self.rows, x.data_ptr(), out.data_ptr(), work.data_ptr(),
             slopes.data_ptr(), batch, keeps,
@@ -162,20 +204,21 @@ class Chain:
         work: Tensor,
         slopes: Tensor,
         wants: Sequence[bool],
+        plan: Plan,
     ) -> list[Tensor | None]:
         """Gradients of the input and of each parameter, None where `wants` is False."""
-        batch = x.numel() // self.features
-        size = (self.rows + self.widest) * padded(min(batch, kernels.CHUNK)) + self.packed_size
-        scratch = _empty(size)
-        of_x = _empty(x.shape) if wants[0] else None
-        wants_weights = any(wants[1:])
-        grads = [_empty(shape) for shape in self.shapes] if wants_weights else []
+        scratch = _empty(plan.scratch)
+        of_x = _empty(*x.shape) if wants[0] else None
+        wants_weights = True in wants[1:]
+        grads = [_empty(*shape) for shape in self.shapes] if wants_weights else []
         kernels.backward(
-            self.table, weights, np.array([one.data_ptr() for one in grads], dtype=np.int64), self.rows,
+            self.table, weights, np.array([*map(data_ptr, grads)], dtype=np.int64), self.rows,
             output_grads.data_ptr(), 0 if of_x is None else of_x.data_ptr(), work.data_ptr(),
-            slopes.data_ptr(), scratch.data_ptr(), self.widest, self.packed_size, batch,
+            slopes.data_ptr(), scratch.data_ptr(), self.widest, self.packed_size, plan.batch,
             wants_weights, of_x is not None,
         )  # fmt: skip
+        if False not in wants[1:]:
+            return [of_x, *grads]
         kept = [
             one if want else None for one, want in zip(grads, wants[1:], strict=True)
         ] if wants_weights else [None] * len(self.shapes)  # fmt: skip
@@ -236,21 +279,52 @@ def table_of(parts: Sequence[nn.Module]) -> NDArray[np.int64]:
 
 def special_mode() -> str | None:
     """What torch does besides running functions just now, that kernels would miss; or None."""
-    if torch._C._are_functorch_transforms_active():
+    if (
+        _has_transforms()
+        or _has_autocast("cpu")
+        or _dispatch_modes()
+        or _function_modes()
+        or _tracing_state() is not None
+        or _has_anomaly_mode()
+        or _default_dtype() is not _float32
+        or forward_ad._current_level >= 0
+        or _saved_tensor_hooks(True) is not None
+    ):
+        return _name_of_mode()
+    return None
+
+
+_has_transforms = torch._C._are_functorch_transforms_active
+_has_autocast = torch.is_autocast_enabled
+_dispatch_modes, _function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+_tracing_state = torch._C._get_tracing_state
+# Not in old versions of torch, where hooks on what kernels save see other tensors.
+_saved_tensor_hooks: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)
+_has_storage: Any = torch._C._has_storage
+_has_anomaly_mode, _default_dtype = torch.is_anomaly_enabled, torch.get_default_dtype
+
+
+def _name_of_mode() -> str:
+    if _has_transforms():
         return "it is called inside torch.func (vmap, grad, ...)"
-    if torch.is_autocast_enabled("cpu"):
+    if _has_autocast("cpu"):
         return "autocast is on"
-    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+    if _dispatch_modes() or _function_modes():
         return "a mode of torch (a default device, a counter, ...) watches every function"
-    if torch._C._get_tracing_state() is not None:
+    if _tracing_state() is not None:
         return "it is being traced"
-    if torch.is_anomaly_enabled():
+    if _has_anomaly_mode():
         return "anomaly detection is on"
-    if torch.get_default_dtype() is not _float32:
-        return f"torch's default type is {torch.get_default_dtype()}"
+    if _default_dtype() is not _float32:
+        return f"torch's default type is {_default_dtype()}"
     if forward_ad._current_level >= 0:
         return "forward-mode differentiation is on"
-    return None
+    return "hooks see every tensor that is saved (torch.utils.checkpoint, save_on_cpu, ...)"
+
+
+def is_dense(grads: Any) -> bool:
+    """Whether a gradient has numbers that a kernel can read; with `is_grads_batched` it has none."""
+    return type(grads) is Tensor and grads.dtype is _float32 and grads.is_cpu and _has_storage(grads)
 
 
 # ---- which modules
@@ -415,29 +489,44 @@ def _run(chain: Chain, module: Any, x: Tensor, original: Forward) -> Tensor:
     record = chain.record
     if record.reason is not None:
         return original(module, x)
-    reason = chain.why_not(x)
-    if reason is not None:
-        record.leave(reason)
-        return original(module, x)
     if chain.changed():
+        reason = special_mode()
+        if reason is not None:  # such as another module's parameters put in for this call alone
+            record.leave(reason)
+            return original(module, x)
         del _known[id(module)]
         found = decide(module)
         if not isinstance(found, Chain):
             return original(module, x)
         chain, record = found, found.record
+    shape = x.shape
+    plan = chain.plans.get(shape)
+    if (
+        plan is None
+        or x.dtype is not _float32
+        or not x.is_cpu
+        or x.layout is not _strided
+        or special_mode() is not None
+    ):
+        reason = chain.why_not(x)
+        if reason is not None:
+            record.leave(reason)
+            return original(module, x)
+        plan = chain.plan_of(shape)
     weights = chain.plain_parameters()
     if weights is None:
         del _known[id(module)]
         return original(module, x)  # looked at again at the next calls
-    x = x.contiguous()
+    if not x.is_contiguous():
+        x = x.contiguous()
     parameters = chain.parameters
     record.calls += 1
     if _grad_mode() and (x.requires_grad or True in [one.requires_grad for one in parameters]):
         is_audited = record.audits.due(1) is not None
-        out: Tensor = _apply(x, chain, weights, is_audited, *parameters)
+        out: Tensor = _apply(x, chain, weights, plan, is_audited, *parameters)
         audits = record.audits
     else:
-        out = chain.forward(x, False, weights)[0]
+        out = chain.forward(x, False, weights, plan)[0]
         is_audited = record.acting_audits.due(1) is not None
         audits = record.acting_audits
     if is_audited:
@@ -478,10 +567,16 @@ class _Dense(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, chain: Chain, weights: NDArray[np.int64], is_audited: bool, *parameters: Tensor
+        ctx: Any,
+        x: Tensor,
+        chain: Chain,
+        weights: NDArray[np.int64],
+        plan: Plan,
+        is_audited: bool,
+        *parameters: Tensor,
     ) -> Tensor:
-        out, work, slopes = chain.forward(x, True, weights)
-        ctx.chain, ctx.is_audited, ctx.parameters = chain, is_audited, parameters
+        out, work, slopes = chain.forward(x, True, weights, plan)
+        ctx.chain, ctx.plan, ctx.is_audited, ctx.parameters = chain, plan, is_audited, parameters
         # The tensors that torch's own layers would need again, so that writing to them is noticed as always.
         needed = parameters[0::2] if ctx.needs_input_grad[0] else parameters[2::2]
         ctx.save_for_backward(x, work, slopes, out if chain.saves_output else x, *needed)
@@ -492,25 +587,24 @@ class _Dense(torch.autograd.Function):
         chain: Chain = ctx.chain
         x, work, slopes = ctx.saved_tensors[:3]
         needs = ctx.needs_input_grad
-        wants = (needs[0], *needs[4:])
+        wants = (needs[0], *needs[5:])
         weights = chain.plain_parameters()
         if (
             _grad_mode()
             or weights is None
-            or grads.dtype is not _float32
-            or type(grads) is not Tensor
+            or not is_dense(grads)
             or not all(map(is_, ctx.parameters, chain.parameters))
             or special_mode() is not None
         ):
             of_x, *others = _by_torch(chain, x, ctx.parameters, grads, wants, _grad_mode())
-            return of_x, None, None, None, *others
-        found = chain.backward(weights, grads.contiguous(), x, work, slopes, wants)
+            return of_x, None, None, None, None, *others
+        found = chain.backward(weights, grads.contiguous(), x, work, slopes, wants, ctx.plan)
         record = chain.record
         record.gradient_steps += 1
         if ctx.is_audited:
             ctx.is_audited = False
             found = _audited_backward(chain, x, ctx.parameters, grads, wants, found)
-        return found[0], None, None, None, *found[1:]
+        return found[0], None, None, None, None, *found[1:]
 
 
 _apply: Any = super(torch.autograd.Function, _Dense).apply  # without the search for torch.func

@@ -23,6 +23,8 @@ ADAM_ROWS = 6
 Words = NDArray[np.int64]
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+_LEAST = np.finfo(np.float32).min
+_NEARLY_LEAST = np.float32(-1e30)
 
 
 @kernel
@@ -83,6 +85,22 @@ def scale(addresses: Words, sizes: Words, factor: float) -> None:
         values = array_at(addresses, i, (sizes[i],), np.float32)
         for j in range(sizes[i]):
             values[j] *= by
+
+
+@kernel
+def clip(addresses: Words, sizes: Words, max_norm: float, norm_at: int) -> bool:
+    """Write the norm and scale the tensors as `clip_grad_norm_`; False, with none changed, if not finite."""
+    not_inlined()
+    where: Any = (norm_at,)
+    found = array_at(where, 0, (1,), np.float32)
+    found[0] = np.float32(norm(addresses, sizes))
+    total = float(found[0])
+    if not np.isfinite(total):
+        return False
+    factor = min(max_norm / (total + 1e-6), 1.0)
+    if factor != 1.0:
+        scale(addresses, sizes, factor)
+    return True
 
 
 @kernel
@@ -170,3 +188,60 @@ def choose(probs_at: int, exponentials_at: int, rows: int, choices: int, chosen_
             return False
         chosen[i] = best
     return True
+
+
+@kernel
+def pick(logits_at: int, values_at: int, rows: int, choices: int, picked_at: int) -> bool:
+    """For each row the logit of its choice; False, with an unfinished result, if a choice does not exist."""
+    not_inlined()
+    places: Any = (logits_at, values_at, picked_at)
+    logits = array_at(places, 0, (rows * choices,), np.float32)
+    values = array_at(places, 1, (rows,), np.int64)
+    picked = array_at(places, 2, (rows,), np.float32)
+    for i in range(rows):
+        if values[i] < 0 or values[i] >= choices:
+            return False
+        picked[i] = logits[i * choices + values[i]]
+    return True
+
+
+@kernel
+def entropy(logits_at: int, probs_at: int, rows: int, choices: int, entropy_at: int) -> bool:
+    """The entropy of each row; a choice that cannot be has the log probability `_LEAST`, as in torch.
+
+    Returns False if there is such a choice, or nearly: torch's own gradients may overflow there.
+    """
+    not_inlined()
+    places: Any = (logits_at, probs_at, entropy_at)
+    logits = array_at(places, 0, (rows * choices,), np.float32)
+    probs = array_at(places, 1, (rows * choices,), np.float32)
+    found = array_at(places, 2, (rows,), np.float32)
+    are_possible = True
+    for i in range(rows):
+        total = 0.0
+        for a in range(i * choices, (i + 1) * choices):
+            logit = _LEAST if logits[a] < _LEAST else logits[a]
+            are_possible &= bool(logit > _NEARLY_LEAST)
+            total -= float(probs[a] * logit)
+        found[i] = np.float32(total)
+    return are_possible
+
+
+@kernel
+def entropy_gradient(
+    logits_at: int, probs_at: int, grads_at: int, rows: int, choices: int, gradient_at: int
+) -> None:
+    """The gradient of `entropy`, where that is True, by the logits, also through the probabilities."""
+    not_inlined()
+    places: Any = (logits_at, probs_at, grads_at, gradient_at)
+    logits = array_at(places, 0, (rows * choices,), np.float32)
+    probs = array_at(places, 1, (rows * choices,), np.float32)
+    given = array_at(places, 2, (rows,), np.float32)
+    gradient = array_at(places, 3, (rows * choices,), np.float32)
+    for i in range(rows):
+        mean = 0.0
+        for a in range(i * choices, (i + 1) * choices):
+            mean += float(probs[a] * logits[a])
+        for a in range(i * choices, (i + 1) * choices):
+            slope = float(logits[a]) - mean + 1.0
+            gradient[a] = np.float32(-float(given[i]) * float(probs[a]) * slope)

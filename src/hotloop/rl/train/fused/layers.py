@@ -263,7 +263,7 @@ def adam(
         g = grads[i] * factor
         m = fma(keep1, first[i], new1 * g)
         v = fma(keep2, second[i], new2 * g * g)
-        m = m if abs(m) > _LEAST_FIRST else _ZERO
-        v = v if v > _LEAST_SECOND else _ZERO
+        m = _ZERO if abs(m) <= _LEAST_FIRST else m  # not the other way round: NaN stays NaN
+        v = _ZERO if v <= _LEAST_SECOND else v
         first[i], second[i] = m, v
         parameters[i] -= rate * m / fma(np.sqrt(v), root, small)
