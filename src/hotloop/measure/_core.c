@@ -60,6 +60,17 @@ static PyObject *core_peek(PyObject *module, PyObject *args)
     return data;
 }
 
+static PyObject *core_call_paths(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    unsigned long long slow = call_path_of_objects();
+#if FRAMES_CAN_BE_READ
+    return Py_BuildValue("KKK", slow, call_path_of_frames(false), call_path_of_frames(true));
+#else
+    return Py_BuildValue("KOO", slow, Py_None, Py_None);
+#endif
+}
+
 /* What `class_builder` returns, with (build, names, made) as its `self`. */
 static PyObject *build_class(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *words)
 {
@@ -104,6 +115,9 @@ static PyMethodDef module_methods[] = {
      "position_at(co_linetable, co_firstlineno, instruction): first line, last line, first column and end column of an "
      "instruction, columns -1 where they are not known; None without a line. For tests."},
     {"peek", core_peek, METH_VARARGS, "peek(address, size): memory of this process, or None if it cannot be read; for tests."},
+    {"call_paths", core_call_paths, METH_NOARGS,
+     "call_paths(): the path of this call from frame objects, from the frames themselves, and from copies of those; None "
+     "where frames cannot be read. For tests."},
     {NULL, NULL, 0, NULL},
 };
 
