@@ -28,7 +28,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from hotloop._util.interrupts import is_users
-from hotloop.instrument import process_facts, step_counting
+from hotloop.instrument import backward_passes, process_facts, step_counting
 from hotloop.measure.profiler import default
 
 policy_forward = default.profile("policy_forward")
@@ -72,7 +72,6 @@ _given_raw: set[int] = set()  # ids of envs whose observations reach a policy un
 _since_step: list[Site] = []  # looked at since the env step with this number
 _since_step_at = -1
 _policy_rows: set[int] = set()  # observations in one acting call
-_backward_passes = 0
 _learner_batches: set[int] = set()  # sizes of batches seen with gradients on, where no env is known
 
 
@@ -93,12 +92,13 @@ def pick(path: int, previous: int, module: Any = None, *args: Any, **kwargs: Any
         plays = step_counting.trains or not step_counting.total_steps()
         site = Site(plays and step_counting.evaluates_only(sys._getframe(1)))
         if site.evaluates:
-            site.once, site.backward_passes = not _is_in_a_loop(sys._getframe(1)), _backward_passes
+            site.once = not _is_in_a_loop(sys._getframe(1))
+            site.backward_passes = backward_passes.counter.calls
         if len(_sites) < MAX_PATHS:
             _sites[path] = site
     if site.once and site.agree == SETTLED_AFTER - 1:
         # It judges one position of a search, say: called more often than anything is learnt.
-        site.evaluates = _backward_passes - site.backward_passes >= site.agree
+        site.evaluates = backward_passes.counter.calls - site.backward_passes >= site.agree
     answer = _judge(site, path, previous, list(_arrays((args, kwargs))))
     if answer is site.answer:
         site.agree += 1
@@ -111,15 +111,17 @@ def pick(path: int, previous: int, module: Any = None, *args: Any, **kwargs: Any
     return answer
 
 
-def went_backward(tensor: Any, result: Any) -> None:
+def _went_backward(passes: int) -> int:
     """A backward pass ended: what was called since the last env step did not lead to a step."""
-    global _backward_passes
-    _backward_passes += 1
     step_counting.went_backward()
     if _since_step and _since_step_at == step_counting.total_steps():
         for site in _since_step:
             site.went_backward = True
     _since_step.clear()
+    return backward_passes.NEVER  # before another call is looked at
+
+
+backward_passes.listen(_went_backward)
 
 
 def _is_in_a_loop(frame: FrameType | None) -> bool:
@@ -210,6 +212,7 @@ def _led_to_step(site: Site, path: int, counter: Any) -> bool:
         _since_step.clear()
         _since_step_at = steps
     _since_step.append(site)
+    backward_passes.tell_next()
     return led
 
 

@@ -22,7 +22,7 @@
  */
 
 #include "compiled/recorder.h"
-#include "compiled/step_counter.h"
+#include "compiled/call_counters.h"
 #include "compiled/watched_lock.h"
 
 /* -- the module --------------------------------------------------------------------------------------- */
@@ -171,7 +171,7 @@ PyMODINIT_FUNC PyInit__core(void)
         return NULL;
     }
     PyTypeObject *types[] = {&SlotType, &BoundCallType, &RegionType, &ProfileCallType, &ProfiledType,
-                             &RecorderType, &StepCounterType,
+                             &RecorderType, &StepCounterType, &CallCounterType, &UpdateCounterType,
 #if PY_VERSION_HEX < 0x030d0000
                              &WatchedLockType,
 #endif
@@ -194,7 +194,9 @@ PyMODINIT_FUNC PyInit__core(void)
         PyModule_AddIntConstant(module, "LAYOUT_CRC", HL_LAYOUT_CRC) < 0 ||
         PyModule_AddObjectRef(module, "Recorder", (PyObject *)&RecorderType) < 0 ||
         PyModule_AddObjectRef(module, "Region", (PyObject *)&RegionType) < 0 ||
-        PyModule_AddObjectRef(module, "StepCounter", (PyObject *)&StepCounterType) < 0) {
+        PyModule_AddObjectRef(module, "StepCounter", (PyObject *)&StepCounterType) < 0 ||
+        PyModule_AddObjectRef(module, "CallCounter", (PyObject *)&CallCounterType) < 0 ||
+        PyModule_AddObjectRef(module, "UpdateCounter", (PyObject *)&UpdateCounterType) < 0) {
         Py_XDECREF(module);
         return NULL;
     }
