@@ -77,7 +77,8 @@ screenshots: $(INSTALLED) browser ## the pictures in docs/images, from real runs
 # The base tests need numpy, scipy, rich, tyro, psutil and pytest only; each interpreter gets a venv of its own.
 PYTHONS ?= 3.11 3.12 3.13 3.14
 BASE_TESTS := tests/unit/test_regions.py tests/unit/test_reader.py tests/unit/test_export.py tests/unit/test_report_html.py \
-  tests/unit/test_report_verb.py tests/unit/test_show.py tests/unit/test_verdict.py tests/unit/test_line_samples.py tests/unit/test_expressions.py
+  tests/unit/test_report_verb.py tests/unit/test_show.py tests/unit/test_verdict.py tests/unit/test_line_samples.py tests/unit/test_expressions.py \
+  tests/unit/test_call_path.py tests/unit/test_call_counters.py
 test-pythons: ## the base tests with every Python that is there (PYTHONS="3.12 3.13"), without torch
 	@for version in $(PYTHONS); do \
 	  python=$$(ls -d $$HOME/.pyenv/versions/$$version.*/bin/python 2>/dev/null | tail -1); \

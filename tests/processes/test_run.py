@@ -53,7 +53,13 @@ def test_an_unmodified_script_is_recorded_and_explained(folder: Path, core: str)
     assert "Where the time goes" in done.stdout and "5,000 env steps" in done.stdout
     capture = hotloop.load(folder / "cap")
     stats = by_name(capture.tree)
-    assert stats["env_step"].calls == stats["CartPoleEnv.step"].calls == stats["TimeLimit.step"].calls == 5000
+    assert (
+        stats["env_step"].calls
+        == stats["CartPoleEnv.step"].calls
+        == stats["PassiveEnvChecker.step"].calls
+        == 5000
+    )
+    assert not {"TimeLimit.step", "OrderEnforcing.step"} & set(stats)  # thin: part of `env_step`
     assert capture.progress.env_steps == 5000
     assert capture.progress.episodes == stats["env_reset"].calls - 1
     assert capture.progress.mean_return == capture.progress.mean_length

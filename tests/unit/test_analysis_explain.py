@@ -74,7 +74,10 @@ def test_advice_functions_can_be_passed() -> None:
             "a (other) takes 95.0 % of your training thread's time.",
         ),
         (make_capture({f"draw_{i}": Spec(100, 99_999) for i in range(8)}), "rendering takes 95.0 %"),
-        (make_capture({"tiny": Spec(1000, 40)}), "is the cost of hotloop itself"),
+        (
+            make_capture({"tiny": Spec(1000, 40)}, facts={"region_cost_ns": 150.0}),
+            "is the cost of hotloop itself",
+        ),
         (
             make_capture({**LOOP, "store": Spec(10_000, 90_000, growth=1.0)}, env_steps=10_000, episodes=90),
             "and calls of store get slower as the run goes on (",

@@ -67,16 +67,23 @@ def test_our_cost_is_never_more_than_calls_times_cost(root: Node, cost: float) -
 
 def test_our_cost_is_taken_half_from_the_region_and_half_from_around_it() -> None:
     inner = Node("inner", calls=10, own_ns=2000, total_ns=2000)
-    outer = Node("outer", calls=1, own_ns=5000, total_ns=7000, children=[inner])
-    flat = flatten(Node("", own_ns=3000, total_ns=10_000, children=[outer]), Resolver(), 100.0)
+    outer = Node("outer", calls=1, own_ns=50_000, total_ns=52_000, children=[inner])
+    flat = flatten(Node("", own_ns=3000, total_ns=55_000, children=[outer]), Resolver(), 100.0)
     # inner: 10 x 100 = 1000, 500 from itself, 500 from outer; outer: 50 from itself, 50 from the top
-    assert flat.own_ns == (5000 - 500 - 50, 2000 - 500)
+    assert flat.own_ns == (50_000 - 500 - 50, 2000 - 500)
     assert (flat.unattributed_ns, flat.cost_ns) == (2950, 1100)
+
+
+def test_calls_that_follow_each_other_closely_cost_a_third() -> None:
+    for total_ns, cost_ns in ((19_999, 1000), (20_000, 3000)):
+        child = Node("c", calls=10, own_ns=9000, total_ns=9000)
+        root = Node("", own_ns=total_ns - 9000, total_ns=total_ns, children=[child])
+        assert flatten(root, Resolver(), 300.0).cost_ns == cost_ns
 
 
 def test_cost_that_a_region_cannot_cover_is_taken_from_its_parent() -> None:
     child = Node("c", calls=10, own_ns=100, total_ns=100)
-    flat = flatten(Node("", own_ns=700, total_ns=800, children=[child]), Resolver(), 100.0)
+    flat = flatten(Node("", own_ns=700, total_ns=800, children=[child]), Resolver(), 300.0)
     assert (flat.own_ns, flat.unattributed_ns, flat.cost_ns) == ((0,), 0, 800)
 
 

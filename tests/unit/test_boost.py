@@ -358,13 +358,13 @@ def test_audited_gradient_steps_count_once(monkeypatch: pytest.MonkeyPatch) -> N
         patches = Patches()
         patches.apply([patch])
         try:
-            before = update_counting._most
+            before = update_counting.count_step.most
             model.learn(64)
         finally:
             patches.undo()
     assert made == [8]
     assert active.history == []
-    assert update_counting._most == before
+    assert update_counting.count_step.most == before
 
 
 class AtStep(BaseCallback):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from hotloop.analysis.tree import cost_of_calls
 from hotloop.capture.model import Capture, Node, Thread, merged
 
 Grouping = Literal["all", "process", "thread"]
@@ -51,12 +52,17 @@ def region_trees(capture: Capture, by: Grouping = "all") -> list[RegionTree]:
                 thread_count=sum(max(t.folded_threads, 1) for t in threads),
                 wall_ns=sum(t.wall_ns for t in threads),
                 unattributed_ns=root.own_ns,
-                hotloop_ns=None if cost is None else cost * sum(node.calls for _, node in walk(root)),
+                hotloop_ns=None if cost is None else _own_cost(root, cost),
                 root=root,
                 open_now=tuple(t.open[-1].name for t in threads if t.open),
             )
         )
     return found
+
+
+def _own_cost(root: Node, region_cost_ns: float) -> float:
+    below = sum(_own_cost(child, region_cost_ns) for child in root.children)
+    return below + sum(cost_of_calls(child.calls, root.total_ns, region_cost_ns) for child in root.children)
 
 
 def walk(root: Node) -> Iterator[tuple[int, Node]]:

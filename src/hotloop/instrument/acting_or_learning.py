@@ -28,7 +28,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from hotloop._util.interrupts import is_users
-from hotloop.instrument import action_flow, method_patches, process_facts, step_counting
+from hotloop.instrument import action_flow, backward_passes, method_patches, process_facts, step_counting
 from hotloop.instrument.action_flow import Evidence
 from hotloop.measure.profiler import default
 
@@ -97,13 +97,13 @@ _looks: list[Look] = []
 _since_step: list[Site] = []  # looked at since the env step with this number
 _since_step_at = -1
 _policy_rows: set[int] = set()  # observations in one acting call
-_backward_passes = 0
+_passes_before = 0  # the last reset
 _learner_batches: set[int] = set()  # sizes of batches seen with gradients on, where no env is known
 
 
 def reset() -> None:
     """Forget everything learnt so far."""
-    global _since_step_at, _backward_passes
+    global _since_step_at, _passes_before
     for known in (
         _sites,
         settled,
@@ -117,7 +117,7 @@ def reset() -> None:
     ):
         known.clear()
     action_flow.reset()
-    _since_step_at, _backward_passes = -1, 0
+    _since_step_at, _passes_before = -1, backward_passes.counter.calls
 
 
 def pick(path: int, previous: int, module: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -131,12 +131,12 @@ def pick(path: int, previous: int, module: Any = None, *args: Any, **kwargs: Any
         plays = step_counting.trains or not step_counting.total_steps()
         site = Site(plays and step_counting.evaluates_only(frame))
         if site.evaluates:
-            site.once, site.backward_passes = not _is_in_a_loop(frame), _backward_passes
+            site.once, site.backward_passes = not _is_in_a_loop(frame), _backward_passes()
         if len(_sites) < MAX_PATHS:
             _sites[path] = site
     if site.once and site.agree == SETTLED_AFTER - 1:
         # It judges one position of a search, say: called more often than anything is learnt.
-        site.evaluates = _backward_passes - site.backward_passes >= site.agree
+        site.evaluates = _backward_passes() - site.backward_passes >= site.agree
     with action_flow.reads_of_ours():
         answer = _judge(site, path, previous, list(_arrays((args, kwargs))), frame)
     if answer is site.answer:
@@ -151,16 +151,24 @@ def pick(path: int, previous: int, module: Any = None, *args: Any, **kwargs: Any
     return answer
 
 
-def went_backward(tensor: Any, result: Any) -> None:
+def _went_backward(passes: int) -> int:
     """A backward pass ended: what was called since the last env step did not lead to a step."""
-    global _backward_passes
-    _backward_passes += 1
     step_counting.went_backward()
     if _since_step and _since_step_at == step_counting.total_steps():
         for site in _since_step:
             site.went_backward = True
     _since_step.clear()
     action_flow.close()  # what acted was called before
+    return backward_passes.NEVER  # before another call is looked at
+
+
+backward_passes.listen(_went_backward)
+
+
+def _backward_passes() -> int:
+    """Of this run, or since the last reset."""
+    calls: int = backward_passes.counter.calls
+    return calls - _passes_before
 
 
 def _is_in_a_loop(frame: FrameType | None) -> bool:
@@ -233,6 +241,7 @@ def _look(site: Site, counter: Any, env: int, got: tuple[bool, bool, int], frame
     behind = not step_counting.was_reset(env) and action_flow.is_behind_step(frame)
     wanted = site.windows < MAX_WINDOWS and site.agree < SETTLED_AFTER and not method_patches.compiles()
     if wanted and action_flow.open_window(_resume, anew=not _looks):
+        backward_passes.tell_next()  # closes it
         site.windows += 1
         _paused.update(settled)
         settled.clear()
@@ -315,6 +324,7 @@ def _led_to_step(site: Site, path: int, counter: Any) -> bool:
         _since_step.clear()
         _since_step_at = steps
     _since_step.append(site)
+    backward_passes.tell_next()
     return led
 
 
@@ -322,12 +332,13 @@ def _without_env(site: Site, given: list[Any], grad: bool) -> Any:
     """No env is known: what acts is called without gradients, on batches of another size than the loss."""
     if not grad and (evaluate.is_open() or site.evaluates):
         return evaluate_forward
-    nothing_learnt = not _learner_batches and not _backward_passes
+    nothing_learnt = not _learner_batches and not _backward_passes()
     if not grad and nothing_learnt and not site.acts and step_counting.has_unused_env():
         # Training begins with data that it has, unless what is returned is read: for an env elsewhere.
         site.acts = 0 <= site.reads < action_flow.read_so_far()
         if not method_patches.compiles():
             action_flow.open_window(_resume, anew=False)
+            backward_passes.tell_next()
         site.reads = action_flow.read_so_far()
         if not site.acts:
             return learner_forward

@@ -1,4 +1,8 @@
-"""Gymnasium: `env_step`, `env_reset` and `env_render`, and below them each wrapper and env by name."""
+"""Gymnasium: `env_step`, `env_reset` and `env_render`, and below them each wrapper and env by name.
+
+Two wrappers that `make` puts around every env do next to nothing, and regions of their own would cost as much
+as they take: their time belongs to the region around them.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ _OUTER = {
     "reset": (default.profile("env_reset"), "environment"),
     "render": (default.profile("env_render"), "rendering"),
 }
+THIN = frozenset({"TimeLimit", "OrderEnforcing"})
 
 
 def patch_core(module: ModuleType, into: Patches) -> None:
@@ -72,6 +77,11 @@ def patch_async(module: ModuleType, into: Patches) -> None:
 
 def _methods(cls: type, hollow: type, after: dict[str, Any]) -> Iterable[Patch]:
     """Patches of the methods that a class itself defines; the class `hollow` only passes calls on."""
+    is_thin = cls.__name__ in THIN and cls.__module__.startswith(hollow.__module__.partition(".")[0] + ".")
     for name, (outer, category) in _OUTER.items() if cls is not hollow else ():
-        if defines(cls, name):
+        if not defines(cls, name):
+            continue
+        if is_thin:
+            yield patch_outermost(cls, name, outer, after.get(name))
+        else:
             yield patch_below(cls, name, outer, category, after.get(name))

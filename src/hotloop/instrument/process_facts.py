@@ -26,7 +26,7 @@ entry = ""  # "module:function" that records a process which inherits nothing fr
 _facts: dict[str, Any] = {}
 _started_ns = time.time_ns()
 _saved_ns = 0
-_unsaved = 0  # changes
+_before_saving: list[Callable[[], None]] = []
 
 
 def note(name: str, value: Any) -> None:
@@ -41,11 +41,14 @@ def has(name: str) -> bool:
 
 
 def changed_again() -> None:
-    """A count inside a fact rose: save it if that was not done for some seconds."""
-    global _unsaved
-    _unsaved += 1
-    if _unsaved % 256 == 0 and time.monotonic_ns() - _saved_ns > SAVE_INTERVAL_NS:
+    """Counts inside a fact rose: save them if that was not done for some seconds."""
+    if time.monotonic_ns() - _saved_ns > SAVE_INTERVAL_NS:
         save()
+
+
+def before_saving(update: Callable[[], None]) -> None:
+    """Call `update` before facts are saved, which brings counts inside them up to date."""
+    _before_saving.append(update)
 
 
 def save() -> None:
@@ -55,6 +58,8 @@ def save() -> None:
     folder = default.folder
     if folder is None or not default.is_recording or not _facts:
         return
+    for update in _before_saving:
+        update()
     with suppress_own(OSError):  # a full or vanished disk must not stop training
         (folder / FOLDER).mkdir(parents=True, exist_ok=True)
         file = folder / FOLDER / f"{host_name()}-{os.getpid()}-{_started_ns}.json"

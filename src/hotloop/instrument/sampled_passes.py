@@ -18,7 +18,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from hotloop._util.interrupts import suppress_own
-from hotloop.instrument import method_patches, process_facts
+from hotloop.instrument import backward_passes, method_patches, process_facts
 from hotloop.instrument.patch import Patch, Patches
 from hotloop.instrument.unused_gradients import UnusedGradients
 from hotloop.instrument.unused_positions import UnusedPositions
@@ -50,17 +50,17 @@ class SampledPasses:
         self.gradients = UnusedGradients()
         self.positions = UnusedPositions()
 
-    def passed(self) -> None:
-        """A backward pass ended."""
-        self._passes += 1
+    def passed(self, passes: int = 1) -> int:
+        """Backward passes ended; returns after how many more it wants to know."""
+        self._passes += passes
+        self._began_ns = self._began_ns or time.perf_counter_ns()
         if self._passes >= self._turn_at and self._lock.acquire(blocking=False):
             try:
                 with suppress_own(Exception):  # tensors and modules of the user's own making
                     self._turn()
             finally:
                 self._lock.release()
-        elif self._passes == 1:
-            self._began_ns = time.perf_counter_ns()
+        return max(1, self._turn_at - self._passes)
 
     def _turn(self) -> None:
         """Open a window, or close it."""
@@ -71,7 +71,7 @@ class SampledPasses:
             return
         allowed = MOST_SHARE * (began - self._began_ns) / max(self._spent_ns, 1)
         if self._windows >= MOST_WINDOWS or method_patches.compiles():
-            self._turn_at = sys.maxsize
+            self._turn_at = backward_passes.NEVER
         elif allowed < 1:
             self._turn_at = self._passes + max(LENGTH, int(self._passes * min(1 / allowed - 1, 1)))
         else:
@@ -152,6 +152,7 @@ class SampledPasses:
             self.close()
         self._lock = threading.Lock()
         self._forget()
+        backward_passes.tell_next()
 
 
 def _is_captured() -> bool:
@@ -173,6 +174,7 @@ def users_frames(frame: FrameType | None) -> tuple[tuple[str, int, int], ...]:
 
 
 passes = SampledPasses()
+backward_passes.listen(passes.passed)
 process_facts.at_fork(passes.forget_parent)
 
 

@@ -27,6 +27,7 @@ _evaluate = default.profile("evaluate")
 _env_step = default.profile("env_step")
 _counters: list[tuple[Any, bool]] = []  # and whether it counts vector envs
 _observers: list[tuple[Any, bool]] = []
+everything: list[Any] = []  # all counters and observers
 _report: Callable[..., object] | None = None
 enabled = True
 trains = False  # an env was stepped outside of evaluations, or training began without any env
@@ -84,12 +85,7 @@ def counters() -> list[tuple[Any, bool]]:
 
 def total_steps() -> int:
     """Env steps of this process so far, each of all rows."""
-    total = 0
-    for counter, _ in _counters:
-        total += counter.calls
-    for observer, _ in _observers:
-        total += observer.calls
-    return total
+    return sum(counter.calls for counter in everything)
 
 
 _has_unused_env: bool | None = None
@@ -125,6 +121,7 @@ def new_observer(is_vector: bool) -> Any:
     observer = default.step_counter(1, (2,))
     observer.report = lambda **counts: None
     _observers.append((observer, is_vector))
+    everything.append(observer)
     return observer
 
 
@@ -169,6 +166,7 @@ def new_counter(reward: int, ends: tuple[int, ...], is_vector: bool, **how: Any)
     counter.counting = enabled
     counter.report = _report
     _counters.append((counter, is_vector))
+    everything.append(counter)
     return counter
 
 

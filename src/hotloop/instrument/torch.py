@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from hotloop._util.interrupts import suppress_own
+from hotloop.instrument import backward_passes
 from hotloop.instrument.acting_or_learning import (
     evaluate_forward,
     learner_forward,
@@ -19,12 +20,11 @@ from hotloop.instrument.acting_or_learning import (
     policy_rest,
     policy_value,
     settled,
-    went_backward,
 )
 from hotloop.instrument.compilers import compilation
 from hotloop.instrument.method_patches import begin_compiling
 from hotloop.instrument.patch import Patch, Patches
-from hotloop.instrument.sampled_passes import WhileRecording, passes
+from hotloop.instrument.sampled_passes import WhileRecording
 from hotloop.instrument.trial_patch import live_objects
 from hotloop.instrument.update_counting import count_step, note_optimizer
 from hotloop.measure.device import TorchDevice
@@ -41,12 +41,6 @@ data_load = _profile("data_load")
 READS = ("item", "tolist")  # not `numpy`, which is only a view
 MOVES = ("cpu", "to", "cuda")  # move nothing as long as there is only main memory
 _at_first_use: list[Callable[[], None]] = []  # called when the script first uses CUDA
-
-
-def passed(tensor: Any, result: Any) -> None:
-    """A backward pass ended."""
-    went_backward(tensor, result)
-    passes.passed()
 
 
 def patch_torch(torch: ModuleType, into: Patches) -> None:
@@ -71,12 +65,16 @@ def patch_torch(torch: ModuleType, into: Patches) -> None:
             Patch(
                 torch.Tensor,
                 "backward",
-                lambda f: backward.wrap(f, skip_inside=(backward, compilation), after=passed),
+                lambda f: backward.wrap(
+                    f, skip_inside=(backward, compilation), after=backward_passes.counter
+                ),
             ),
             Patch(
                 torch.autograd,
                 "backward",
-                lambda f: backward.wrap(f, skip_inside=(backward, compilation), after=passed),
+                lambda f: backward.wrap(
+                    f, skip_inside=(backward, compilation), after=backward_passes.counter
+                ),
             ),
             Patch(torch.autograd, "grad", lambda f: backward.wrap(f, skip_inside=(backward, compilation))),
             Patch(torch.optim.Optimizer, "zero_grad", lambda f: zero_grad.wrap(f, skip_inside=(zero_grad,))),

@@ -1,8 +1,7 @@
 """Counts updates: an update is one gradient step of every network that the algorithm trains.
 
 SAC steps three optimizers for one update, and TD3 its actor only at every second one. So the optimizer that
-has made the most steps counts, and the others follow it. When it rests while others go on through several
-env steps, a new training has begun (another algorithm in the same script), and the counts start anew.
+has made the most steps counts, and the others follow it (`measure/twin/call_counters.py`).
 """
 
 from __future__ import annotations
@@ -17,52 +16,20 @@ from hotloop._util.interrupts import suppress_own
 from hotloop.instrument import process_facts, step_counting, torch_mlps
 from hotloop.measure.profiler import default
 
-RETIRED_AFTER = 4  # env steps between which others step, but not the optimizer that counts
-
 _look_at_models = default.profile("hotloop_models", "hotloop")  # takes some hundredths of a second, once
-_counts: dict[int, int] = {}  # id of an optimizer -> its steps in this training
-_most = 0  # steps of the optimizer that counts
-_since: dict[int, int] = {}  # steps of others since its last one
-_rested = 0  # different numbers of env steps seen at these
-_rested_at = -1
-_is_paused = False  # steps that are made for comparison only do not count
 _optimizers: dict[int, weakref.ref[Any]] = {}
 _described: dict[int, dict[str, Any]] = {}  # id of an optimizer -> its entry in the facts of this process
 
 
 def begin_training() -> None:
     """A library begins to train a model: its first gradient step is an update, whatever came before."""
-    global _most, _rested
-    _counts.clear()
-    _since.clear()
-    _most = _rested = 0
+    count_step.begin()
 
 
-def count_step(optimizer: Any, result: Any) -> None:
-    """An optimizer made a step."""
-    global _most, _rested, _rested_at
-    if _is_paused:
-        return
-    key = id(optimizer)
-    known = _optimizers.get(key)
-    if known is None or known() is not optimizer:
-        note_optimizer(optimizer)
-    steps = _counts[key] = _counts.get(key, 0) + 1
-    _describe(key, optimizer)
-    if steps > _most:
-        _most = steps
-        if _since:
-            _since.clear()
-            _rested = 0
-        default.progress(updates=1)
-        return
-    _since[key] = _since.get(key, 0) + 1
-    now = step_counting.total_steps()
-    if now != _rested_at:
-        _rested_at = now
-        _rested += 1
-        if _rested > RETIRED_AFTER:
-            _retire()
+def _meet(optimizer: Any) -> None:
+    """An optimizer makes its first step."""
+    note_optimizer(optimizer)
+    _describe(id(optimizer), optimizer)
 
 
 def note_optimizer(optimizer: Any) -> None:
@@ -79,23 +46,11 @@ def live_optimizers() -> list[Any]:
 @contextmanager
 def not_counting() -> Iterator[None]:
     """Steps of optimizers in here are no updates: their result is compared and thrown away."""
-    global _is_paused
-    before, _is_paused = _is_paused, True
+    before, count_step.paused = count_step.paused, True
     try:
         yield
     finally:
-        _is_paused = before
-
-
-def _retire() -> None:
-    """Let those that still step count, from the last step of the one that counted so far."""
-    global _most, _rested
-    _counts.clear()
-    _counts.update(_since)
-    _most = max(_since.values())
-    _since.clear()
-    _rested = 0
-    default.progress(updates=_most)
+        count_step.paused = before
 
 
 def _describe(key: int, optimizer: Any) -> None:
@@ -115,14 +70,22 @@ def _describe(key: int, optimizer: Any) -> None:
             with _look_at_models, suppress_own(Exception):  # objects of the user's own making
                 entry["mlp_parameters"] = torch_mlps.parameters_in_mlps(tensors)
         process_facts.note("optimizers", list(_described.values()))
-    entry["steps"] += 1
-    process_facts.changed_again()
+
+
+def _fill_in_steps() -> None:
+    for key, entry in list(_described.items()):
+        entry["steps"] = count_step.steps(key)
 
 
 def forget_parent() -> None:
     """In a forked child: the steps so far are the parent's."""
-    begin_training()
+    count_step.forget()
     _described.clear()
 
 
+# Called after each step of an optimizer; counts in the core.
+count_step = default.update_counter(
+    step_counting.everything, on_new=_meet, on_many=process_facts.changed_again
+)
 process_facts.at_fork(forget_parent)
+process_facts.before_saving(_fill_in_steps)

@@ -22,7 +22,7 @@
  */
 
 #include "compiled/recorder.h"
-#include "compiled/step_counter.h"
+#include "compiled/call_counters.h"
 #include "compiled/watched_lock.h"
 
 /* -- the module --------------------------------------------------------------------------------------- */
@@ -58,6 +58,17 @@ static PyObject *core_peek(PyObject *module, PyObject *args)
         return Py_NewRef(Py_None);
     }
     return data;
+}
+
+static PyObject *core_call_paths(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    unsigned long long slow = call_path_of_objects();
+#if FRAMES_CAN_BE_READ
+    return Py_BuildValue("KKK", slow, call_path_of_frames(false), call_path_of_frames(true));
+#else
+    return Py_BuildValue("KOO", slow, Py_None, Py_None);
+#endif
 }
 
 /* What `class_builder` returns, with (build, names, made) as its `self`. */
@@ -104,6 +115,9 @@ static PyMethodDef module_methods[] = {
      "position_at(co_linetable, co_firstlineno, instruction): first line, last line, first column and end column of an "
      "instruction, columns -1 where they are not known; None without a line. For tests."},
     {"peek", core_peek, METH_VARARGS, "peek(address, size): memory of this process, or None if it cannot be read; for tests."},
+    {"call_paths", core_call_paths, METH_NOARGS,
+     "call_paths(): the path of this call from frame objects, from the frames themselves, and from copies of those; None "
+     "where frames cannot be read. For tests."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -157,7 +171,7 @@ PyMODINIT_FUNC PyInit__core(void)
         return NULL;
     }
     PyTypeObject *types[] = {&SlotType, &BoundCallType, &RegionType, &ProfileCallType, &ProfiledType,
-                             &RecorderType, &StepCounterType,
+                             &RecorderType, &StepCounterType, &CallCounterType, &UpdateCounterType,
 #if PY_VERSION_HEX < 0x030d0000
                              &WatchedLockType,
 #endif
@@ -180,7 +194,9 @@ PyMODINIT_FUNC PyInit__core(void)
         PyModule_AddIntConstant(module, "LAYOUT_CRC", HL_LAYOUT_CRC) < 0 ||
         PyModule_AddObjectRef(module, "Recorder", (PyObject *)&RecorderType) < 0 ||
         PyModule_AddObjectRef(module, "Region", (PyObject *)&RegionType) < 0 ||
-        PyModule_AddObjectRef(module, "StepCounter", (PyObject *)&StepCounterType) < 0) {
+        PyModule_AddObjectRef(module, "StepCounter", (PyObject *)&StepCounterType) < 0 ||
+        PyModule_AddObjectRef(module, "CallCounter", (PyObject *)&CallCounterType) < 0 ||
+        PyModule_AddObjectRef(module, "UpdateCounter", (PyObject *)&UpdateCounterType) < 0) {
         Py_XDECREF(module);
         return NULL;
     }

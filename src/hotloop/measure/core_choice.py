@@ -58,26 +58,47 @@ def pick_core(name: CoreName = "auto") -> ModuleType:
     return compiled
 
 
+PAIRS = 24
+COPIED_BYTES = 1 << 20  # as much as the caches of one core hold
+OTHER_CODE = """
+def f{0}(a, b):
+    for i in range(a):
+        b = [x * i for x in b if x > {0}]
+    return {{"a": b, "c": (a, b[0])}}
+class A:
+    def m(self): return self.x + 1
+"""
+
+
 @cache
 def region_cost_ns(name: CoreName) -> float:
-    """Cost of entering and leaving one region on this machine: the minimum of several short rounds."""
+    """Cost of entering and leaving one region on this machine, between other work as in a training loop.
+
+    In a loop of its own a region costs a third of that: its code, its data and what the processor learnt
+    about its branches stay in the caches. So each region here follows a copy of a megabyte and a run of
+    Python's compiler. The figure is the median with a region less that without one.
+    """
     module = pick_core(name)
     recorder = module.Recorder()
     region = recorder.profile("calibration")
-    rounds = 1000 if module is compiled else 200
+    data = bytearray(COPIED_BYTES)
     empty_ns, full_ns = [], []
     try:
         recorder.start(lambda: Part(None, module.KIND, time.monotonic_ns()), sample_memory=False)
-        for _ in range(7):
+        for number in range(PAIRS):
+            _work_on_something_else(data, 2 * number)
             start = time.perf_counter_ns()
-            for _ in range(rounds):
+            with region:
                 pass
-            empty_ns.append(time.perf_counter_ns() - start)
-            start = time.perf_counter_ns()
-            for _ in range(rounds):
-                with region:
-                    pass
             full_ns.append(time.perf_counter_ns() - start)
+            _work_on_something_else(data, 2 * number + 1)
+            start = time.perf_counter_ns()
+            empty_ns.append(time.perf_counter_ns() - start)
     finally:
         recorder.stop()
-    return max(min(full_ns) - min(empty_ns), 0) / rounds
+    return max(float(sorted(full_ns)[PAIRS // 2] - sorted(empty_ns)[PAIRS // 2]), 0.0)
+
+
+def _work_on_something_else(data: bytearray, number: int) -> None:
+    bytes(data)
+    compile(OTHER_CODE.format(number), "calibration", "exec")

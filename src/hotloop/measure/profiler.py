@@ -101,6 +101,14 @@ class Profiler:
         """A `StepCounter` of this profiler's core: counts steps from what calls return."""
         return self._module.StepCounter(self.recorder, reward, ends, **how)
 
+    def call_counter(self, callback: Callable[[Any, Any], object]) -> Any:
+        """A `CallCounter` of this profiler's core: counts calls, and calls `callback` only when it is due."""
+        return self._module.CallCounter(callback)
+
+    def update_counter(self, step_counters: list[Any], **how: Any) -> Any:
+        """An `UpdateCounter` of this profiler's core: counts updates from the steps of optimizers."""
+        return self._module.UpdateCounter(self.recorder, step_counters, **how)
+
     def class_builder(self, build: Any, names: tuple[str, ...], made: Callable[[type], object]) -> Any:
         """`build` for class statements, which calls `made(cls)` for each class with these attributes."""
         return self._module.class_builder(build, names, made)

@@ -8,6 +8,7 @@ from hotloop._util.units import duration, percent
 from hotloop.analysis.advice.recommendation import LOW, Change, advise, took
 from hotloop.analysis.advice.run_view import STORING, RegionRow, RunView
 from hotloop.analysis.findings import Estimate, Recommendation, RegionGrowth
+from hotloop.analysis.tree import cost_of_calls
 from hotloop.capture.region_names import RAY_WAIT_FOR
 
 MOST_SMALL_REGIONS = 20  # check the largest of the regions that are too small to matter
@@ -103,7 +104,7 @@ def costly_regions(run: RunView) -> Recommendation | None:
     cost = run.capture.region_cost_ns
     if not cost or not run.rows or run.process.sampling is not None:
         return None
-    own = [(row.calls * cost / run.wall_ns, row) for row in run.rows]
+    own = [(cost_of_calls(row.calls, run.wall_ns, cost) / run.wall_ns, row) for row in run.rows]
     total = sum(share for share, _ in own)
     if total < 0.05:
         return None

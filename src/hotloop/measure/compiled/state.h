@@ -169,6 +169,7 @@ static PyObject *word_env_steps, *word_updates, *word_episodes;
 static PyObject *word_episode_length, *word_episode_return, *word_loss, *word_bytes, *word_flops, *word_detail;
 
 static PyTypeObject RegionType, BoundCallType, RecorderType, ProfileCallType, ProfiledType, StepCounterType;
+static PyTypeObject CallCounterType, UpdateCounterType;
 
 /* -- clock ------------------------------------------------------------------------------------ */
 

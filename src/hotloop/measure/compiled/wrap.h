@@ -151,6 +151,8 @@ static Region *picked_region(Profiled *self, PyObject *const *args, size_t nargs
 
 static bool count_quickly(PyObject *counter, Arena *a, PyObject *env, PyObject *result);
 static bool count_step(PyObject *counter, PyObject *env, PyObject *action, PyObject *result, uint64_t now, bool *called_out);
+static bool count_call_of(PyObject *counter, PyObject *first, PyObject *result, bool *called_out);
+static bool count_update(PyObject *counter, PyObject *object, uint64_t now, bool *called_out);
 
 /* Hooks after a call are overhead of ours: record their time in a region of ours, so that reports show it. */
 static bool credit_hook(Recorder *rec)
@@ -168,13 +170,18 @@ static bool credit_hook(Recorder *rec)
     return a == NULL || rec->hooks == NULL || a->overflow || credit_time(rec, a, rec->hooks, now_ns(rec));
 }
 
-/* A step counter that did not call Python costs no more than a region and gets no call of its own. */
+/* A counter that did not call Python costs no more than a region and gets no call of its own. */
 static __attribute__((noinline)) bool call_slowly_after(Profiled *self, Arena *a, PyObject *first, PyObject *second,
                                                         PyObject *result)
 {
     bool went_well, called_out = true;
-    if (Py_IS_TYPE(self->after, &StepCounterType)) { /* the call has just ended: reuse the time of its end */
-        went_well = count_step(self->after, first, second, result, a ? a->file->last_ns : 0, &called_out);
+    uint64_t now = a ? a->file->last_ns : 0; /* the call has just ended: reuse the time of its end */
+    if (Py_IS_TYPE(self->after, &StepCounterType)) {
+        went_well = count_step(self->after, first, second, result, now, &called_out);
+    } else if (Py_IS_TYPE(self->after, &UpdateCounterType)) {
+        went_well = count_update(self->after, first, now, &called_out);
+    } else if (Py_IS_TYPE(self->after, &CallCounterType)) {
+        went_well = count_call_of(self->after, first, result, &called_out);
     } else {
         PyObject *done = PyObject_CallFunctionObjArgs(self->after, first, result, NULL);
         went_well = done != NULL;

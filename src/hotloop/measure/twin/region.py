@@ -282,7 +282,7 @@ class Region:
 
         `after(first argument, result)` is called at the end of calls that opened `outer` (of all calls when
         there is no `outer`). Its exceptions are reported but not raised, and its time goes to a region of
-        ours, unless it is a step counter that called no Python code.
+        ours, unless it is a counter of the core's that called no Python code.
         """
         sets = {
             "no_outer_inside": no_outer_inside,
