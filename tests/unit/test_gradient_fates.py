@@ -1,4 +1,4 @@
-"""Gradients that are cleared before anybody steps or reads them are found, whichever way a script does that."""
+"""Gradients that are cleared before anybody steps or reads them are found, however a script does that."""
 
 from __future__ import annotations
 
@@ -197,6 +197,21 @@ def test_parts_that_are_frozen_anyway_are_said(passes: SampledPasses) -> None:
         agent.learn_actor()
     (one,) = found(passes)
     assert one["discarded"] == ["self.critic"] and one["partly_frozen"]
+
+
+def test_clipping_for_the_own_step_does_not_hide_what_is_discarded(passes: SampledPasses) -> None:
+    agent = Agent()
+    for _ in range(UPDATES):
+        agent.critic_optimizer.zero_grad()
+        agent.critic(torch.randn(8, 6)).square().mean().backward()
+        nn.utils.clip_grad_norm_(agent.critic.parameters(), 1.0)
+        agent.critic_optimizer.step()
+        agent.actor_optimizer.zero_grad()
+        agent.actor_loss().backward()
+        nn.utils.clip_grad_norm_(agent.actor.parameters(), 1.0)
+        agent.actor_optimizer.step()
+    (one,) = found(passes)
+    assert one["discarded"] == ["agent.critic"] and one["wanted"] == ["agent.actor"]
 
 
 # -- what is used --------------------------------------------------------------------------------------

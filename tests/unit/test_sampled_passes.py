@@ -207,6 +207,7 @@ def test_passes_that_name_what_they_want_are_not_looked_at(passes: SampledPasses
         "windows": 2,
         "unused": [],
         "known": [],
+        "readers": [],
     }
 
 

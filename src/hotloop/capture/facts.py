@@ -110,6 +110,7 @@ class Gradients(TypedDict):
     windows: int  # stretches of the run in which passes were looked at
     unused: list[UnusedGradients]
     known: NotRequired[list[SampledFrames]]  # lines of passes whose gradients were followed to their end
+    readers: NotRequired[list[tuple[str, int]]]  # file and line of code that was seen to read gradients
 
 
 class Positions(TypedDict):

@@ -28,11 +28,12 @@ from hotloop.instrument.patch import Patches, Replacement
 from hotloop.measure.core_shared import PACKAGE
 
 Frames = tuple[tuple[str, int, int], ...]
-ACCESS_NS = 600  # what the property costs, each time
+ACCESS_NS = 1_000  # what the property costs, each time
 CLEARING = frozenset({"zero_", "detach_", "requires_grad_"})  # methods that let nobody know a gradient
 PLAIN = frozenset({"is_sparse", "device", "dtype", "shape", "grad_fn", "requires_grad"})
 _OURS = os.path.join(PACKAGE, "instrument") + os.sep
 _OPTIMIZERS = os.path.join("torch", "optim") + os.sep
+MOST_READERS = 64
 LEAST_PASSES = 2  # whose gradients were cleared unread
 
 
@@ -60,6 +61,7 @@ class _Held:
     parameter: weakref.ref[Any]
     fates: dict[Frames, _Fate] = field(default_factory=dict)
     passes: list[_Watched] = field(default_factory=list)  # that left something in the gradient
+    were_read: int = 0  # the first so many of them, by something else than a step
     gradient: Any = None  # weak reference
     version: int = 0
     touched: bool = False  # by code that may have zeroed it
@@ -76,6 +78,7 @@ class GradientFates:
         self._handles: list[Any] = []
         self._steps = 0  # that are under way
         self.accesses = 0
+        self.readers: set[tuple[str, int]] = set()  # file and line of code that reads gradients
         self._plain: Any = None  # torch's own attribute
 
     # -- while passes are watched ------------------------------------------------------------------------
@@ -84,7 +87,7 @@ class GradientFates:
         """Watch gradients from now on."""
         torch = sys.modules["torch"]
         hooks = sys.modules["torch.optim.optimizer"]
-        if self._handles or torch.distributed.is_available() and torch.distributed.is_initialized():
+        if self._handles or (torch.distributed.is_available() and torch.distributed.is_initialized()):
             return  # a reducer reads gradients where nobody sees it
         self._plain = torch.Tensor.grad
         self._steps = 0
@@ -103,6 +106,7 @@ class GradientFates:
         self._patches.undo()
         for held in self._held.values():
             held.passes.clear()
+            held.were_read = 0
             held.gradient = None
 
     @property
@@ -149,13 +153,15 @@ class GradientFates:
         parameter = held.parameter()
         if parameter is None:
             held.passes.clear()
+            held.were_read = 0
             return False
         gradient = self._plain.__get__(parameter)
         if gradient is None:
             self._settle(held, "cleared")
             return True
         known = held.gradient() if held.gradient is not None else None
-        if not held.touched and known is gradient and gradient._version == held.version:
+        is_same = known is not None and known is gradient and known._version == held.version
+        if is_same and not held.touched:
             return False
         if not bool(gradient.any()):
             self._settle(held, "cleared")
@@ -164,14 +170,20 @@ class GradientFates:
         return False
 
     def _settle(self, held: _Held, end: str) -> None:
-        for watched in held.passes:
+        for number, watched in enumerate(held.passes):
             fate = held.fates.setdefault(watched.frames, _Fate())
-            setattr(fate, end, getattr(fate, end) + 1)
             self._settled[watched.frames] = self._settled.get(watched.frames, 0) + 1
-            if end == "cleared" and not watched.is_cleared:
-                watched.is_cleared = True
-                self._cleared[watched.frames] = self._cleared.get(watched.frames, 0) + 1
+            if end == "stepped":
+                fate.stepped += 1
+            elif end == "used":
+                fate.used += 1
+            elif number >= held.were_read:
+                fate.cleared += 1
+                if not watched.is_cleared:
+                    watched.is_cleared = True
+                    self._cleared[watched.frames] = self._cleared.get(watched.frames, 0) + 1
         held.passes.clear()
+        held.were_read = 0
         held.gradient = None
         held.touched = False
 
@@ -192,10 +204,11 @@ class GradientFates:
 
         def get(parameter: Any) -> Any:
             self.accesses += 1
-            held = all_held.get(id(parameter))
-            if held is not None and held.passes:
-                with suppress_own(Exception):
-                    self._accessed(held, sys._getframe(1))
+            with suppress_own(Exception):
+                frame = sys._getframe(1)
+                purpose = _purpose(frame.f_code, frame.f_lasti)
+                if purpose != "tests":
+                    self._accessed(purpose, all_held.get(id(parameter)), frame)
             return plain.__get__(parameter)
 
         def put(parameter: Any, value: Any) -> None:
@@ -212,12 +225,17 @@ class GradientFates:
 
         return property(get, put, drop, plain.__doc__)
 
-    def _accessed(self, held: _Held, frame: FrameType) -> None:
-        purpose = _purpose(frame.f_code, frame.f_lasti)
+    def _accessed(self, purpose: str, held: _Held | None, frame: FrameType) -> None:
+        if purpose == "reads" and len(self.readers) < MOST_READERS:
+            self.readers.add((frame.f_code.co_filename, frame.f_lineno))
+        if held is None or not held.passes:
+            return
         if purpose == "clears":
             held.touched = True
-        elif purpose == "reads" and not self._settle_if_cleared(held):
-            self._settle(held, "used")
+        elif held.were_read < len(held.passes) and not self._settle_if_cleared(held):
+            for watched in held.passes[held.were_read :]:
+                held.fates.setdefault(watched.frames, _Fate()).used += 1
+            held.were_read = len(held.passes)
 
     # -- what was learnt ---------------------------------------------------------------------------------
 
@@ -280,7 +298,7 @@ def _is_hooked(parameter: Any) -> bool:
 def _purpose(code: CodeType, at: int) -> str:
     """What code that gets a gradient does with it: "tests" it for None, "clears" or "reads" it."""
     file = code.co_filename
-    if file.startswith(_OURS) or _OPTIMIZERS in file and code.co_name != "zero_grad":
+    if file.startswith(_OURS) or (_OPTIMIZERS in file and code.co_name != "zero_grad"):
         return "tests"  # whoever steps told before
     if code.co_name == "zero_grad" and f"{os.sep}torch{os.sep}" in file:
         return "clears"

@@ -4,8 +4,8 @@ After the 10th, 21st, 44th, 89th, ... backward pass a window of three passes ope
 `torch.autograd.backward` and the `forward` of a few modules replaced, so that all other passes cost one
 addition more. Windows begin at distances that are no multiples of each other: else the fourth of four losses
 might never be seen. What becomes of the gradients of a window is followed until they are cleared or stepped,
-for some passes more at most. Looking stops as soon as it has taken half a percent of the time since it began, and it does
-not begin where something is compiled: a tracer would see the replacements.
+for some passes more at most. Looking stops as soon as it has taken half a percent of the time since it began,
+and it does not begin where something is compiled: a tracer would see the replacements.
 
 What it learns is a fact of the process: which gradients nobody uses (`unused_gradients`), and which positions
 of sequences a loss leaves out (`unused_positions`).
@@ -21,8 +21,8 @@ from typing import Any
 
 from hotloop._util.interrupts import suppress_own
 from hotloop.instrument import method_patches, process_facts
-from hotloop.instrument.patch import Patch, Patches
 from hotloop.instrument.gradient_fates import ACCESS_NS
+from hotloop.instrument.patch import Patch, Patches
 from hotloop.instrument.unused_gradients import UnusedGradients
 from hotloop.instrument.unused_positions import UnusedPositions
 from hotloop.measure.core_shared import PACKAGE, is_library

@@ -3,10 +3,10 @@
 The graph behind a loss is walked before the pass: its leaves are the parameters that will get a gradient. A
 parameter that no optimizer has, that never changes, or whose gradient is never cleared, is not
 trained. Gradients of trained ones are discarded if they are cleared before anybody steps or reads them
-(`gradient_fates`). A node of the graph that leads to such leaves alone is computed for nothing; one that leads to
-others as well computes the gradient of its weights for nothing. Where there are any, every node of one pass
-is timed and the next pass as a whole, since the engine takes time between nodes, too. Both are CPU times of
-the thread: waiting for a core would fall on any node.
+(`gradient_fates`). A node of the graph that leads to such leaves alone is computed for nothing; one that
+leads to others as well computes the gradient of its weights for nothing. Where there are any, every node of
+one pass is timed and the next pass as a whole, since the engine takes time between nodes, too. Both are CPU
+times of the thread: waiting for a core would fall on any node.
 
 Tensors that are no parameters of a module count as wanted: whoever made one with `requires_grad` reads it.
 """
@@ -242,6 +242,7 @@ class UnusedGradients:
                 "windows": self._window,
                 "unused": found,
                 "known": [[list(frame) for frame in frames] for frames in self.fates.known_frames()],
+                "readers": sorted([file, line] for file, line in self.fates.readers),
             }
         }
 
@@ -321,15 +322,17 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _parts_in(modules: list[tuple[str, Any]], keys: frozenset[int], wanted: frozenset[int]) -> _Parts:
-    """The largest parts of these modules that have such parameters alone."""
+    """The largest parts of these modules that have such parameters, and none whose gradients are wanted."""
     found: dict[str, list[int]] = {}
     used: dict[str, list[int]] = {}
     names: list[str] = []
     frozen = False
     for name, module in modules:
-        for part, inside in _parts(module, name, set(keys)):
-            if not any(set(inside) <= set(known) for known in found.values()):
-                found[part] = inside
+        others = {id(one) for one in module.parameters()} - wanted
+        for part, inside in _parts(module, name, others):
+            mine = [key for key in inside if key in keys]
+            if mine and not any(set(mine) <= set(known) for known in found.values()):
+                found[part] = mine
         for part, inside in _parts(module, name, set(wanted)):
             if not any(set(inside) <= set(known) for known in used.values()):
                 used[part] = inside
