@@ -79,7 +79,9 @@ def discarded_gradients(run: RunView) -> list[Recommendation]:
     advice: list[tuple[float, Recommendation]] = []
     sources = _sources(lines)
     if not _has_unseen_reader(sources, seen):
-        measured = (_seen(run, lines, one) for one in seen.get("unused", ()) if one.get("discarded"))
+        known_frames = seen.get("known", ())
+        discarded = (one for one in seen.get("unused", ()) if one.get("discarded"))
+        measured = (_seen(run, lines, one, _site(one["frames"], known_frames)) for one in discarded)
         advice += [one for one in measured if one is not None]
     known = {(file, line) for file, _, line in (frames[-1] for frames in seen.get("known", ()))}
     for source in sources:
@@ -93,7 +95,18 @@ def discarded_gradients(run: RunView) -> list[Recommendation]:
     return [made for _, made in sorted(advice, key=lambda one: -one[0])[:1]]
 
 
-def _seen(run: RunView, lines: LineSamples, found: Any) -> tuple[float, Recommendation] | None:
+def _site(frames: Any, known: Any) -> str:
+    """The line of a pass; where one helper runs the passes of several losses, the line that called it."""
+    for depth in range(len(frames), 0, -1):
+        file, _, row = frames[depth - 1]
+        others = (one for one in known if one != frames and len(one) >= depth)
+        if not any((one[depth - 1][0], one[depth - 1][2]) == (file, row) for one in others):
+            return f"{file}:{row}"
+    file, _, row = frames[-1]
+    return f"{file}:{row}"
+
+
+def _seen(run: RunView, lines: LineSamples, found: Any, site: str) -> tuple[float, Recommendation] | None:
     """Advice about passes whose gradients were seen to be cleared unread."""
     backward = backward_paths(lines, found["frames"])
     share, of_all = lines.share_of(backward), found["elements"] / max(found["of_elements"], 1)
@@ -101,8 +114,7 @@ def _seen(run: RunView, lines: LineSamples, found: Any) -> tuple[float, Recommen
     low, likely, high = saved_of_pass(found) if is_timed else [of_all * one for one in SAVED]
     if share * likely < LEAST_SAVED:
         return None
-    file, _, row = found["frames"][-1]
-    line = short_site(f"{file}:{row}")
+    line = short_site(site)
     discarded, names = found["discarded"], _and(found["discarded"])
     evidence = [
         f"{line} took {percent(share)} of training.",
@@ -156,7 +168,7 @@ def _seen(run: RunView, lines: LineSamples, found: Any) -> tuple[float, Recommen
         Change(change, "minutes", safety),
     )
     claim = Claim(sampled=tuple(sorted(backward)))
-    made = replace(made, site=f"{file}:{row}", claim=claim, changed_elsewhere=not by_inputs)
+    made = replace(made, site=site, claim=claim, changed_elsewhere=not by_inputs)
     return share * likely, made
 
 
