@@ -254,7 +254,7 @@ def test_what_a_recording_saw_has_a_measured_gain() -> None:
     (one,) = seen()
     assert one.site == "train.py:8"  # a helper runs both passes
     assert one.gain is not None
-    assert one.gain.value == pytest.approx(1 / (1 - 0.4 * (0.02 * 1.05 + 0.8 * 0.5)), rel=0.01)
+    assert one.gain.value == pytest.approx(1 / (1 - 0.4 * (0.02 * 1.05 + 0.8 * 0.57)), rel=0.01)
     assert one.gain.low < one.gain.value < one.gain.high
     assert "agent.critic.requires_grad_(False) before the forward pass" in one.advice
     assert "inputs=[*agent.actor.parameters()]" in one.advice and one.safety == "safe"
