@@ -267,7 +267,8 @@ def test_a_pass_that_was_not_timed_is_estimated_by_its_parameters() -> None:
 
 @pytest.mark.parametrize("change", ["keeps_graph", "partly_frozen", "folds", "attention"])
 def test_networks_are_not_frozen_where_that_may_change_something(change: str) -> None:
-    (one,) = seen(**{change: True})
+    changes: dict[str, Any] = {change: True}
+    (one,) = seen(**changes)
     assert "requires_grad_" not in one.advice and one.advice.startswith("Write .backward(inputs=")
 
 

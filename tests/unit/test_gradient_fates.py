@@ -405,7 +405,7 @@ def test_a_closure_clears_and_fills_within_the_step(passes: SampledPasses) -> No
 
 
 def test_what_is_watched_stays_the_same(passes: SampledPasses) -> None:
-    parameter = nn.Parameter(torch.ones(3))
+    parameter: Any = nn.Parameter(torch.ones(3))
     passes.gradients.fates.begin()
     assert parameter.grad is None and parameter._grad is None
     parameter.sum().backward()
