@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from hotloop.analysis.advice.discarded_gradients import discarded_gradients, find_discarded
+from hotloop.analysis.advice.untrained_gradients import untrained_gradients
+from hotloop.analysis.findings import Recommendation
 from hotloop.analysis.source_names import names_in
 from tests.unit.test_hot_lines import capture_with, path, run_of, with_source
 
@@ -191,3 +195,124 @@ def test_the_gradients_that_are_used_stay_the_same() -> None:
         return [p.grad.numpy().tobytes() for p in actor.parameters()]
 
     assert actor_gradients(True) == actor_gradients(False)
+
+
+# -- what recordings saw ---------------------------------------------------------------------------------
+
+SCRIPT = """\
+import torch
+def minimise(loss, optimizer):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+for batch in replay:
+    minimise(critic_loss(batch), q_opt)
+    minimise(actor_loss(batch), pi_opt)
+{log}
+"""
+MAIN, MINIMISE = ("train.py", "<module>", 1), ("train.py", "minimise", 2)
+OF_CRITIC, OF_ACTOR = ([["train.py", 1, row], ["train.py", 2, 4]] for row in (7, 8))
+SEEN = {
+    "frames": OF_ACTOR,
+    "passes": 6,
+    "of_passes": 6,
+    "elements": 60,
+    "of_elements": 100,
+    "modules": [],
+    "total_ns": 1000,
+    "needless_ns": 20,
+    "weights_ns": 800,
+    "changes": False,
+    "attention": False,
+    "discarded": ["agent.critic"],
+    "wanted": ["agent.actor"],
+    "partly_frozen": False,
+    "keeps_graph": False,
+    "folds": False,
+}
+
+
+def seen(log: str = "", readers: tuple[Any, ...] = (), **changes: Any) -> list[Recommendation]:
+    """What is said of a run in which the actor's passes took 40 % and the critic's 20 %."""
+    backward = "torch._tensor.Tensor.backward"
+    paths = [
+        path((MAIN, 8), (MINIMISE, 4), called=backward),
+        path((MAIN, 7), (MINIMISE, 4), called=backward),
+        path((MAIN, 6)),
+    ]
+    capture = with_source(capture_with(paths, [4, 2, 4]), ("train.py", "<module>", 1, SCRIPT.format(log=log)))
+    known = [OF_CRITIC, OF_ACTOR]
+    unused = [SEEN | changes]
+    gradients = {"passes": 18, "windows": 6, "unused": unused, "known": known, "readers": [*readers]}
+    entry = {"pid": capture.processes[0].pid, "gradients": gradients}
+    run = run_of(replace(capture, facts={**capture.facts, "libraries": [entry]}))
+    assert untrained_gradients(run) == []  # one advice for one pass
+    return discarded_gradients(run)
+
+
+def test_what_a_recording_saw_has_a_measured_gain() -> None:
+    (one,) = seen()
+    assert one.site == "train.py:8"  # a helper runs both passes
+    assert one.gain is not None
+    assert one.gain.value == pytest.approx(1 / (1 - 0.4 * (0.02 * 1.05 + 0.8 * 0.57)), rel=0.01)
+    assert one.gain.low < one.gain.value < one.gain.high
+    assert "agent.critic.requires_grad_(False) before the forward pass" in one.advice
+    assert "inputs=[*agent.actor.parameters()]" in one.advice and one.safety == "safe"
+
+
+def test_a_pass_that_was_not_timed_is_estimated_by_its_parameters() -> None:
+    (one,) = seen(total_ns=0, needless_ns=0, weights_ns=0)
+    assert one.gain is not None and one.gain.value == pytest.approx(1 / (1 - 0.4 * 0.6 * 0.45), rel=0.01)
+
+
+@pytest.mark.parametrize("change", ["keeps_graph", "partly_frozen", "folds", "attention"])
+def test_networks_are_not_frozen_where_that_may_change_something(change: str) -> None:
+    changes: dict[str, Any] = {change: True}
+    (one,) = seen(**changes)
+    assert "requires_grad_" not in one.advice and one.advice.startswith("Write .backward(inputs=")
+
+
+def test_parameters_without_a_name_are_not_forgotten() -> None:
+    (one,) = seen(keeps_graph=True, wanted=[])
+    assert "inputs=...) with all parameters that are stepped after it" in one.advice
+
+
+def test_what_nobody_trains_is_frozen_in_the_same_advice() -> None:
+    (one,) = seen(modules=["agent.judge"])
+    assert "Freeze agent.judge once, before training" in one.advice
+
+
+@pytest.mark.parametrize("log", ["    norms.append(p.grad.norm())", "    g = [p.grad for p in params]"])
+def test_a_log_of_gradients_that_no_window_saw_forbids_it(log: str) -> None:
+    assert seen(log) == []
+    assert len(seen(log, readers=(("train.py", 9),))) == 1  # seen, and it read others
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "    p.grad = None",
+        "    if p.grad is not None: p.grad.zero_()",
+        "    p.grad.data.zero_()",
+        "    torch.autograd.grad(loss, x)",
+    ],
+)
+def test_clearing_is_no_reading(log: str) -> None:
+    assert len(seen(log)) == 1
+
+
+def test_little_is_not_worth_saying() -> None:
+    assert seen(weights_ns=100) == []
+
+
+def test_what_was_seen_decides_and_not_the_source() -> None:
+    source = plain().removeprefix("\n")
+    rows = {text.strip(): row for row, text in enumerate(source.splitlines(), 1)}
+    row = rows["pi_loss.backward()"]
+    paths = [path((MAIN, row), called="torch._tensor.Tensor.backward"), path((MAIN, 6))]
+    capture = with_source(capture_with(paths, [6, 4]), ("train.py", "<module>", 1, source))
+    assert len(discarded_gradients(run_of(capture))) == 1
+    gradients = {"passes": 9, "windows": 3, "unused": [], "known": [[["train.py", 1, row]]]}
+    entry = {"pid": capture.processes[0].pid, "gradients": gradients}
+    run = run_of(replace(capture, facts={**capture.facts, "libraries": [entry]}))
+    assert discarded_gradients(run) == []

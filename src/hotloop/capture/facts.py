@@ -82,19 +82,25 @@ SampledFrames = list[tuple[str, int, int]]  # outermost first: file, first line 
 
 
 class UnusedGradients(TypedDict):
-    """Backward passes from one line that compute gradients of parameters which nobody trains."""
+    """Backward passes from one line that compute gradients of parameters which nobody uses."""
 
     frames: SampledFrames
     passes: int
     of_passes: int  # from that line, that were looked at
     elements: int  # of these parameters
     of_elements: int  # of all that get a gradient
-    modules: list[str]
+    modules: list[str]  # that nobody trains
     total_ns: int  # of all nodes of the graph; 0: not timed
     needless_ns: int  # of nodes that lead to such parameters alone
     weights_ns: int  # of nodes that lead to others as well
     changes: bool  # copied over now and then, as target networks are
     attention: bool  # some belong to torch's own attention layers
+    # Since 0.2: modules that another optimizer trains, whose gradients of these passes are cleared unread
+    discarded: NotRequired[list[str]]
+    wanted: NotRequired[list[str]]  # modules whose gradients are stepped, if these are all
+    partly_frozen: NotRequired[bool]  # some parameters of `discarded` are frozen anyway
+    keeps_graph: NotRequired[bool]  # some pass leaves its graph to another one
+    folds: NotRequired[bool]  # which product of matrices torch takes may depend on what needs gradients
 
 
 class Gradients(TypedDict):
@@ -103,6 +109,8 @@ class Gradients(TypedDict):
     passes: int
     windows: int  # stretches of the run in which passes were looked at
     unused: list[UnusedGradients]
+    known: NotRequired[list[SampledFrames]]  # lines of passes whose gradients were followed to their end
+    readers: NotRequired[list[tuple[str, int]]]  # file and line of code that was seen to read gradients
 
 
 class Positions(TypedDict):

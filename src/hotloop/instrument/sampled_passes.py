@@ -1,9 +1,11 @@
 """Looks closely at a few backward passes of a run, and at the forward passes that lead to them.
 
-After the 10th, 20th, 40th, ... backward pass a window of three passes opens. Only in a window are
+After the 10th, 21st, 44th, 89th, ... backward pass a window of three passes opens. Only in a window are
 `torch.autograd.backward` and the `forward` of a few modules replaced, so that all other passes cost one
-addition more. Looking stops as soon as it has taken half a percent of the time since it began, and it does
-not begin where something is compiled: a tracer would see the replacements.
+addition more. Windows begin at distances that are no multiples of each other: else the fourth of four losses
+might never be seen. What becomes of the gradients of a window is followed until they are cleared or stepped,
+for some passes more at most. Looking stops as soon as it has taken half a percent of the time since it began,
+and it does not begin where something is compiled: a tracer would see the replacements.
 
 What it learns is a fact of the process: which gradients nobody uses (`unused_gradients`), and which positions
 of sequences a loss leaves out (`unused_positions`).
@@ -19,6 +21,7 @@ from typing import Any
 
 from hotloop._util.interrupts import suppress_own
 from hotloop.instrument import backward_passes, method_patches, process_facts
+from hotloop.instrument.gradient_fates import ACCESS_NS
 from hotloop.instrument.patch import Patch, Patches
 from hotloop.instrument.unused_gradients import UnusedGradients
 from hotloop.instrument.unused_positions import UnusedPositions
@@ -26,6 +29,7 @@ from hotloop.measure.core_shared import PACKAGE, is_library
 
 FIRST = 10  # passes before the first window
 LENGTH = 3  # passes in a window: those of the actor, the critic and the temperature
+MOST_FOLLOWED = 32  # passes after a window until which gradients are followed
 MOST_WINDOWS = 12
 MOST_SHARE = 0.005  # of the time since the first backward pass, spent in looking
 MOST_FRAMES = 32
@@ -39,12 +43,15 @@ class SampledPasses:
         self._lock = threading.Lock()
         self._looking = threading.local()
         self._patches = Patches()
+        self._forward_patches = Patches()
 
     def _forget(self) -> None:
         self._passes = 0
         self._turn_at = FIRST - 1
         self._windows = 0
         self._is_open = False
+        self._is_watching = False  # a window is open, or its gradients have found no end yet
+        self._followed = 0  # passes since the window closed
         self._began_ns = 0
         self._spent_ns = 0
         self.gradients = UnusedGradients()
@@ -65,9 +72,14 @@ class SampledPasses:
     def _turn(self) -> None:
         """Open a window, or close it."""
         began = time.perf_counter_ns()
-        if self._is_open:
-            self.close()
-            self._note()
+        if self._is_watching:
+            self._stop_looking()
+            if self.gradients.fates.has_open_ends and self._followed < MOST_FOLLOWED:
+                self._followed += 1
+                self._turn_at = self._passes + 1
+            else:
+                self.close()
+                self._note()
             return
         allowed = MOST_SHARE * (began - self._began_ns) / max(self._spent_ns, 1)
         if self._windows >= MOST_WINDOWS or method_patches.compiles():
@@ -81,21 +93,33 @@ class SampledPasses:
         self._spent_ns += time.perf_counter_ns() - began
 
     def _schedule(self) -> None:
-        self._turn_at = max(FIRST * 2**self._windows - 1, self._passes + LENGTH)
+        self._turn_at = max(FIRST * 2**self._windows + self._windows**2 - 1, self._passes + LENGTH)
 
     def _open(self) -> None:
         torch = sys.modules["torch"]
         self.gradients.open()
+        self.gradients.fates.begin()
         self._patches.apply([Patch(torch.autograd, "backward", self._watched_backward)])
         for name in self.positions.KINDS:
-            self._patches.apply([Patch(getattr(torch.nn, name), "forward", self._watched_forward)])
-        self._is_open = True
+            self._forward_patches.apply([Patch(getattr(torch.nn, name), "forward", self._watched_forward)])
+        self._is_open = self._is_watching = True
+
+    def _stop_looking(self) -> None:
+        """The window is over; its gradients are still followed."""
+        self._forward_patches.undo()
+        self._is_open = False
 
     def close(self) -> None:
         """Put everything back."""
-        if self._is_open:
+        if self._is_watching:
+            self._is_watching = False
+            self._stop_looking()
             self._patches.undo()
-            self._is_open = False
+            fates = self.gradients.fates
+            fates.end()
+            self._spent_ns += fates.accesses * ACCESS_NS
+            fates.accesses = 0
+            self._followed = 0
             self._schedule()
 
     def _note(self) -> None:
@@ -109,9 +133,15 @@ class SampledPasses:
         def backward(tensors: Any, *args: Any, **words: Any) -> Any:
             # Those inside another one (checkpoints of activations) belong to it; `inputs` is what is wanted.
             given = words.get("inputs", args[4] if len(args) > 4 else None)
+            keeps = words.get("retain_graph", args[1] if len(args) > 1 else False)
             again = words.get("create_graph", args[2] if len(args) > 2 else False)
-            busy = getattr(self._looking, "now", False) or not self._is_open or _is_captured()
-            if given is not None or again or busy:
+            is_inner = getattr(self._looking, "now", False) or _is_captured()
+            if not is_inner:
+                began = time.perf_counter_ns()
+                with suppress_own(Exception):
+                    self.gradients.fates.look()
+                self._spent_ns += time.perf_counter_ns() - began
+            if given is not None or again or is_inner or not self._is_open:
                 return original(tensors, *args, **words)
             look = None
             self._looking.now = True
@@ -120,15 +150,17 @@ class SampledPasses:
                 with suppress_own(Exception):
                     frames = users_frames(sys._getframe(1))
                     self.positions.backward = frames
-                    look = self.gradients.before(tensors, frames, sys._getframe(1))
+                    look = self.gradients.before(tensors, frames, sys._getframe(1), bool(keeps))
                 self._spent_ns += time.perf_counter_ns() - began
                 return original(tensors, *args, **words)
             finally:
                 self._looking.now = False
                 self.positions.backward = ()
                 if look is not None:
+                    began = time.perf_counter_ns()
                     with suppress_own(Exception):
                         self._spent_ns += look.finish()
+                    self._spent_ns += time.perf_counter_ns() - began
 
         return backward
 

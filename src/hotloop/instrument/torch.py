@@ -145,6 +145,7 @@ def patch_compiler(module: ModuleType, into: Patches) -> None:
     def watched(f: Any) -> Any:
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             begin_compiling()
+            passes.close()  # a tracer would see what windows replace
             f(self, *args, **kwargs)
 
         return __init__

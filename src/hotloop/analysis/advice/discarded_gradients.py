@@ -1,7 +1,8 @@
 """Gradients of weights that the optimizer behind a backward pass does not step, and that are zeroed unread.
 
 The actor's loss of DDPG, TD3 and SAC goes through the critics. Their weights require gradients, so the
-backward pass computes them, too, and the critics' next `zero_grad` throws them away.
+backward pass computes them, too, and the critics' next `zero_grad` throws them away. Recordings saw this for
+passes that they looked at, whatever the script looks like. Where they could not tell, the source may.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ import ast
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from hotloop._util.units import percent
 from hotloop.analysis.advice.recommendation import LEAST_SAVED, Change, about, advise
 from hotloop.analysis.advice.recomputed import OPTIMIZERS
 from hotloop.analysis.advice.run_view import RunView
+from hotloop.analysis.advice.sampled_passes import backward_paths, fact
 from hotloop.analysis.advice.statements import FUNCTIONS, all_names, assignments
-from hotloop.analysis.findings import Claim, Recommendation, short_site
+from hotloop.analysis.advice.untrained_gradients import saved_of_pass, timed_evidence
+from hotloop.analysis.findings import Claim, Recommendation, Safety, short_site
 from hotloop.analysis.line_samples import LineSamples
 from hotloop.analysis.parsed_source import parse_source
 from hotloop.analysis.source_names import Names, dotted, names_in
@@ -31,6 +34,8 @@ NO_FORWARD = frozenset(
     {"parameters", "named_parameters", "state_dict", "load_state_dict", "zero_grad", "train", "eval", "to"}
     | {"requires_grad_", "apply", "modules", "children", "optimizer", "step"}
 )
+CLEARING = ("zero_", "detach_", "requires_grad_")
+MOST_NAMED = 4  # networks
 MOST_DEPTH = 6  # assignments and functions through which a loss is followed
 _Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -70,14 +75,143 @@ def discarded_gradients(run: RunView) -> list[Recommendation]:
     lines = run.unbiased_lines
     if lines is None:
         return []
+    seen = fact(run, "gradients") or {}
     advice: list[tuple[float, Recommendation]] = []
-    for source in _sources(lines):
+    sources = _sources(lines)
+    if not _has_unseen_reader(sources, seen):
+        known_frames = seen.get("known", ())
+        discarded = (one for one in seen.get("unused", ()) if one.get("discarded"))
+        measured = (_seen(run, lines, one, _site(one["frames"], known_frames)) for one in discarded)
+        advice += [one for one in measured if one is not None]
+    known = {(file, line) for file, _, line in (frames[-1] for frames in seen.get("known", ()))}
+    for source in sources:
         for key, scope in source.scopes.items():
             for found in find_discarded(source.names, scope):
+                if any((key[0], row) in known for row in _rows(found)):
+                    continue  # what was seen decides
                 made = _recommendation(run, lines, key, found)
                 if made is not None:
                     advice.append(made)
     return [made for _, made in sorted(advice, key=lambda one: -one[0])[:1]]
+
+
+def _site(frames: Any, known: Any) -> str:
+    """The line of a pass; where one helper runs the passes of several losses, the line that called it."""
+    for depth in range(len(frames), 0, -1):
+        file, _, row = frames[depth - 1]
+        others = (one for one in known if one != frames and len(one) >= depth)
+        if not any((one[depth - 1][0], one[depth - 1][2]) == (file, row) for one in others):
+            return f"{file}:{row}"
+    file, _, row = frames[-1]
+    return f"{file}:{row}"
+
+
+def _seen(run: RunView, lines: LineSamples, found: Any, site: str) -> tuple[float, Recommendation] | None:
+    """Advice about passes whose gradients were seen to be cleared unread."""
+    backward = backward_paths(lines, found["frames"])
+    share, of_all = lines.share_of(backward), found["elements"] / max(found["of_elements"], 1)
+    is_timed = found["total_ns"] > 0
+    low, likely, high = saved_of_pass(found) if is_timed else [of_all * one for one in SAVED]
+    if share * likely < LEAST_SAVED:
+        return None
+    line = short_site(site)
+    discarded, names = found["discarded"], _and(found["discarded"])
+    evidence = [
+        f"{line} took {percent(share)} of training.",
+        f"{found['passes']} of {found['of_passes']} backward passes that were looked at computed gradients "
+        f"of {_and([*discarded, *found['modules']])}: {percent(of_all)} of all elements. Those of {names} "
+        "were cleared each time before their optimizer made a step, and nothing read them.",
+    ]
+    if found["modules"]:
+        evidence.append(f"No optimizer steps {_and(found['modules'])}.")
+    evidence += (
+        timed_evidence(found)
+        if is_timed
+        else [f"Assumption: {about(likely)} of the pass is saved (between {about(low)} and {about(high)})."]
+    )
+    rounds = found["attention"] or found["folds"]
+    inputs = "[" + ", ".join(f"*{name}.parameters()" for name in found["wanted"]) + "]"
+    named = f".backward(inputs={inputs})" if found["wanted"] else ".backward(inputs=...)"
+    only = "" if found["wanted"] else " with all parameters that are stepped after it"
+    by_inputs = found["keeps_graph"] or found["partly_frozen"] or rounds
+    if by_inputs:
+        remedy = f"Write {named}{only} there."
+        change = named
+        if found["keeps_graph"]:
+            remedy += " Another pass uses the same graph, so these networks cannot be frozen meanwhile."
+        elif rounds:
+            remedy += (
+                f" (Freezing {names} around the forward pass of this loss saves a little more, but then "
+                "torch may choose other operations there, whose results differ by rounding.)"
+            )
+    else:
+        shown = discarded[:MOST_NAMED]
+        change = "; ".join(f"{name}.requires_grad_(False)" for name in shown)
+        back = "; ".join(f"{name}.requires_grad_(True)" for name in shown)
+        more = " (and likewise the others)" if len(discarded) > MOST_NAMED else ""
+        remedy = (
+            f"Call {change}{more} before the forward pass of this loss and {back} after its backward pass, "
+        )
+        remedy += f"or write {named}{only}. Not no_grad: the loss goes through there to what is trained."
+    if found["modules"]:
+        remedy += f" Freeze {_and(found['modules'])} once, before training."
+    remedy += " The gradients that are used stay the same to the bit."
+    safety: Safety = "safe"
+    made = advise(
+        run,
+        "discarded_gradients",
+        None,
+        f"Do not compute gradients of {names} in this backward pass ({line})",
+        evidence,
+        remedy,
+        lines.gain(backward, (low, likely, high)),
+        Change(change, "minutes", safety),
+    )
+    claim = Claim(sampled=tuple(sorted(backward)))
+    made = replace(made, site=site, claim=claim, changed_elsewhere=not by_inputs)
+    return share * likely, made
+
+
+def _and(names: list[str]) -> str:
+    return " and ".join(names[:3]) + (" and others" if len(names) > 3 else "")
+
+
+def _has_unseen_reader(sources: list[_Source], seen: Any) -> bool:
+    """Whether the script reads gradients by hand where no window saw it: now and then, for a log."""
+    known = {(file, line) for file, line in seen.get("readers", ())}
+    for source in sources:
+        for (file, _), scope in source.scopes.items():
+            for node in ast.walk(scope):
+                if isinstance(node, ast.Attribute) and _reads_gradient(source.names, node):
+                    rows = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+                    if not any((file, row) in known for row in rows):
+                        return True
+    return False
+
+
+def _reads_gradient(names: Names, node: ast.Attribute) -> bool:
+    """Whether `p.grad` is more than a test for None, and more than what is zeroed."""
+    if node.attr not in ("grad", "_grad") or not isinstance(node.ctx, ast.Load):
+        return False
+    above = names.parents.get(node)
+    if isinstance(above, ast.Attribute) and above.attr == "data":
+        above = names.parents.get(above)
+    if isinstance(above, ast.Attribute) and above.attr in CLEARING:
+        return False
+    if isinstance(above, ast.Call) and above.func is node:
+        return False  # torch.autograd.grad(...)
+    return not (isinstance(above, ast.Compare) and all(_is_none(one) for one in above.comparators))
+
+
+def _is_none(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _rows(found: _Discarded) -> range:
+    statement = found.event.statement
+    if statement is None:
+        return range(0)
+    return range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
 
 
 def _recommendation(
@@ -86,7 +220,7 @@ def _recommendation(
     statement = found.event.statement
     if statement is None:
         return None
-    rows = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+    rows = _rows(found)
     backward = frozenset(
         n
         for n in lines.paths_where(lambda path: path.called.endswith(".backward"))

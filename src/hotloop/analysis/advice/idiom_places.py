@@ -7,12 +7,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hotloop.analysis.advice import (  # noqa: F401  (they register idioms)
     data_layout,
     jobs_and_connections,
     unread_results,
     whole_for_a_part,
 )
+from hotloop.analysis.advice.backward_shares import backward_shares
 from hotloop.analysis.advice.idioms import Match, match
 from hotloop.analysis.advice.idioms.callbacks import in_a_callback
 from hotloop.analysis.advice.recomputed import recomputed
@@ -51,8 +55,7 @@ class IdiomPlaces:
         passes = frozenset(
             self.lines.paths_where(
                 lambda path: (
-                    (self.match.backward and path.called.endswith(".backward"))
-                    or (self.match.optimizer and path.called.startswith("torch.optim."))
+                    (self.match.optimizer and path.called.startswith("torch.optim."))
                     or (
                         path.called.startswith(self.match.also_called or "?")
                         and (self.match.waits or not waits(path))
@@ -67,6 +70,26 @@ class IdiomPlaces:
             and (self.match.waits or not waits(self.lines.paths[number]))
         )
 
+    @cached_property
+    def backward(self) -> NDArray[np.float64]:
+        """The part of each path that is the backward pass of its samples, [paths]; zeros if that stays."""
+        if not self.match.backward:
+            return np.zeros(len(self.lines.paths))
+        return backward_shares(self.lines, self.paths)
+
+    @cached_property
+    def claimed(self) -> frozenset[int]:
+        """Its samples, with those of backward passes that are mostly its own."""
+        return self.paths | frozenset(np.flatnonzero(self.backward > 0.5).tolist())
+
+    @cached_property
+    def share(self) -> float:
+        """Of training, with its part of backward passes."""
+        passes = np.flatnonzero(self.backward)
+        return self.lines.share_of(self.paths) + sum(
+            float(self.backward[number]) * self.lines.share_of([int(number)]) for number in passes
+        )
+
     @property
     def is_loop(self) -> bool:
         return isinstance(self.places[0].node, LOOPS)
@@ -74,12 +97,12 @@ class IdiomPlaces:
     @property
     def expected(self) -> float:
         """Share of training that is likely to be saved."""
-        return self.lines.share_of(self.paths) * self.match.saved[1]
+        return self.share * self.match.saved[1]
 
 
 def explained_by_idioms(lines: LineSamples) -> set[int]:
     """Samples that some idiom explains."""
-    return {number for found in find_idioms(lines) for number in found.paths}
+    return {number for found in find_idioms(lines) for number in found.claimed}
 
 
 def find_idioms(lines: LineSamples) -> list[IdiomPlaces]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hotloop._util.units import percent
 from hotloop.analysis.advice.idiom_places import IdiomPlaces, find_idioms
@@ -29,6 +31,7 @@ COLD_CODE = ((0.0, 0.0), (0.1, 0.08e6), (0.5, 0.5e6))
 COLD_MEMORY = ((0.0, 0.0), (0.2, 0.2e6), (0.6, 1e6))
 NO_COLD = ((0.0, 0.0), (0.0, 0.0), (0.0, 0.0))
 LEAST_WAITED = 0.02  # of training, spent waiting for a thread that the idiom keeps busy
+LEAST_NAMED = 0.01  # of training, in backward passes
 LEAST_BURSTS = 3  # of what is slow only if it comes again, such as a figure
 MOST = 4  # pieces of advice about idioms
 
@@ -43,19 +46,26 @@ def slow_idioms(run: RunView) -> list[Recommendation]:
     for found in find_idioms(lines):
         paths = found.paths - taken
         share = lines.share_of(paths)
-        if share * found.match.saved[1] < LEAST_SAVED or len(advice) == MOST:
+        also = np.where(lines.among(taken), 0.0, found.backward[lines.path])  # of each sample
+        with_passes = share + float((also * lines.weight_ns).sum()) / lines.total_ns
+        if with_passes * found.match.saved[1] < LEAST_SAVED or len(advice) == MOST:
             continue
-        if share < found.match.least:
+        if with_passes < found.match.least:
             continue
         if found.match.again and lines.bursts(paths) < LEAST_BURSTS:
             continue
-        taken |= paths
-        advice.append(_idiom_advice(run, lines, found, paths, share))
+        advice.append(_idiom_advice(run, lines, found, paths, share, also))
+        taken |= found.claimed
     return advice
 
 
 def _idiom_advice(
-    run: RunView, lines: LineSamples, found: IdiomPlaces, paths: Iterable[int], share: float
+    run: RunView,
+    lines: LineSamples,
+    found: IdiomPlaces,
+    paths: frozenset[int],
+    share: float,
+    also: NDArray[np.float64],
 ) -> Recommendation:
     first = found.places[0]
     evidence = [f"{_where(found.places)} took {percent(share)} of training{per_unit(run, share)}."]
@@ -76,6 +86,12 @@ def _idiom_advice(
         saved, why = saved_by_working_ahead(run, share, saved)
     evidence += [why] if why else []
     low, likely, high = saved
+    in_passes = float((also * lines.weight_ns).sum()) / lines.total_ns
+    if in_passes >= LEAST_NAMED:
+        evidence.append(
+            f"Backward passes of losses that are made with it took another {percent(in_passes)}, counted by "
+            "its part in the forward pass of each loss."
+        )
     warm = ", and code that runs after it gets faster too, since the caches stay warm"
     evidence.append(
         f"Assumption: the change saves {about(likely)} of that time (between {about(low)} and "
@@ -98,14 +114,15 @@ def _idiom_advice(
         lines.gain(
             paths,
             saved,
-            held_up if waited >= LEAST_WAITED else None,
+            np.maximum(held_up if waited >= LEAST_WAITED else 0.0, also * likely),
             rest_faster(run, COLD_MEMORY if found.match.walks_memory else COLD_CODE)
             if found.match.chills
             else NO_COLD,
         ),
         change,
     )
-    claim = Claim(sampled=tuple(sorted(paths)), waits=found.match.waits_for_own)
+    claimed = paths | (found.claimed - found.paths)
+    claim = Claim(sampled=tuple(sorted(claimed)), waits=found.match.waits_for_own)
     return replace(made, site=first.site, claim=claim)
 
 

@@ -16,6 +16,9 @@ from hotloop.analysis.findings import Claim, Recommendation, Safety, short_site
 # since it builds no graph: for a target network with one hidden layer, by another 0.29 of what the backward
 # pass saves (benchmarks/RESULTS.md).
 ALONE, SHARED = (0.85, 1.05, 1.3), (0.25, 0.5, 0.6)
+# Where networks are frozen that the loss only goes through, 0.57 to 0.59 was measured
+# (benchmarks/discarded_gradients.py)
+SHARED_DISCARDED = (0.3, 0.57, 0.67)
 LEAST_ELEMENTS = 0.3  # of a pass that could not be timed
 LEAST_UNTIMED = 0.2  # of training, in such passes
 
@@ -32,10 +35,40 @@ def untrained_gradients(run: RunView) -> list[Recommendation]:
     found = fact(run, "gradients")
     if lines is None or found is None:
         return []
-    advice = [(one, backward_paths(lines, one["frames"])) for one in found["unused"] if one["modules"]]
+    unused = [one for one in found["unused"] if one["modules"] and not one.get("discarded")]
+    advice = [(one, backward_paths(lines, one["frames"])) for one in unused]
     made = [_recommendation(run, one, paths) for one, paths in advice]
     known = [one for one in made if one is not None]
     return sorted(known, key=lambda one: -(one.gain.value if one.gain is not None else 1.0))[:1]
+
+
+def measured_parts(found: Any) -> tuple[float, float]:
+    """Parts of a pass that led to unused parameters alone, and to others as well."""
+    total = max(found["total_ns"], 1)
+    return found["needless_ns"] / total, found["weights_ns"] / total
+
+
+def saved_of_pass(found: Any) -> tuple[float, float, float]:
+    """Least, likely and largest part of these passes that goes away with their unused gradients."""
+    often = found["passes"] / max(found["of_passes"], 1)
+    alone, shared = measured_parts(found)
+    of_shared = SHARED_DISCARDED if found.get("discarded") else SHARED
+    low, likely, high = (
+        often * min(a * alone + b * shared, 0.99) for a, b in zip(ALONE, of_shared, strict=True)
+    )
+    return low, likely, high
+
+
+def timed_evidence(found: Any) -> list[str]:
+    """How the saved part of a pass was measured."""
+    alone, shared = measured_parts(found)
+    low, likely, high = saved_of_pass(found)
+    parts = f"{percent(alone)} of such a pass led to these parameters alone"
+    parts += f", another {percent(shared)} to others as well" if shared >= 0.01 else ""
+    return [
+        f"{parts} (each operation was timed).",
+        f"So {about(likely)} of the pass is saved (between {about(low)} and {about(high)}).",
+    ]
 
 
 def _recommendation(run: RunView, found: Any, backward: frozenset[int]) -> Recommendation | None:
@@ -44,12 +77,9 @@ def _recommendation(run: RunView, found: Any, backward: frozenset[int]) -> Recom
         return None
     share, of_all = lines.share_of(backward), found["elements"] / max(found["of_elements"], 1)
     is_timed = found["total_ns"] > 0
-    total = max(found["total_ns"], 1)
     often = found["passes"] / max(found["of_passes"], 1)
-    alone, shared = found["needless_ns"] / total, found["weights_ns"] / total
-    low, likely, high = (
-        often * min(a * alone + b * shared, 0.99) for a, b in zip(ALONE, SHARED, strict=True)
-    )
+    alone, shared = measured_parts(found)
+    low, likely, high = saved_of_pass(found)
     if is_timed and share * likely < LEAST_SAVED:
         return None
     if not is_timed and (share < LEAST_UNTIMED or of_all * often < LEAST_ELEMENTS):
@@ -66,10 +96,7 @@ def _recommendation(run: RunView, found: Any, backward: frozenset[int]) -> Recom
         f"{'only change when others are copied over them' if found['changes'] else 'do not change'}.",
     ]
     if is_timed:
-        parts = f"{percent(alone)} of such a pass led to these parameters alone"
-        parts += f", another {percent(shared)} to others as well" if shared >= 0.01 else ""
-        evidence.append(f"{parts} (each operation was timed).")
-        evidence.append(f"So {about(likely)} of the pass is saved (between {about(low)} and {about(high)}).")
+        evidence += timed_evidence(found)
     freeze = "; ".join(f"{name}.requires_grad_(False)" for name in found["modules"][:3])
     remedy = f"Call {freeze} once, before training"
     if leads_on:
