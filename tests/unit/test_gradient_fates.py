@@ -407,9 +407,9 @@ def test_a_closure_clears_and_fills_within_the_step(passes: SampledPasses) -> No
 def test_what_is_watched_stays_the_same(passes: SampledPasses) -> None:
     parameter: Any = nn.Parameter(torch.ones(3))
     passes.gradients.fates.begin()
-    assert parameter.grad is None and parameter._grad is None
+    assert [parameter.grad, parameter._grad] == [None, None]
     parameter.sum().backward()
-    assert parameter.grad is parameter._grad and parameter.grad.tolist() == [1, 1, 1]
+    assert parameter.grad is parameter._grad and torch.equal(parameter.grad, torch.ones(3))
     parameter.grad = torch.zeros(3)
     assert torch.equal(parameter.grad, torch.zeros(3))
     with pytest.raises(TypeError):
