@@ -89,6 +89,8 @@ class GradientFates:
         hooks = sys.modules["torch.optim.optimizer"]
         if self._handles or (torch.distributed.is_available() and torch.distributed.is_initialized()):
             return  # a reducer reads gradients where nobody sees it
+        if "hotloop.boost" in sys.modules:
+            return  # its kernels leave optimizers with hooks to torch
         self._plain = torch.Tensor.grad
         self._steps = 0
         self._handles = [

@@ -24,7 +24,7 @@ from hotloop.instrument.acting_or_learning import (
 from hotloop.instrument.compilers import compilation
 from hotloop.instrument.method_patches import begin_compiling
 from hotloop.instrument.patch import Patch, Patches
-from hotloop.instrument.sampled_passes import WhileRecording
+from hotloop.instrument.sampled_passes import WhileRecording, passes
 from hotloop.instrument.trial_patch import live_objects
 from hotloop.instrument.update_counting import count_step, note_optimizer
 from hotloop.measure.device import TorchDevice
