@@ -93,3 +93,43 @@ def test_a_loop_that_takes_more_than_the_hottest_code_in_it_is_named_first() -> 
 
 def test_a_loop_that_is_hardly_more_than_the_code_in_it_is_not_named() -> None:
     assert not any("for cell" in title for title in pointers([0.3, 4, 5.7]))
+
+
+ENSEMBLE = """\
+def values(nets, x):
+    return torch.stack([net(x) for net in nets])
+"""
+SETUP = """\
+nets = nn.ModuleList([make() for _ in range(8)])
+update(values(nets, x) + head(x))
+loss.backward()
+"""
+
+
+def saved_of_an_ensemble(other: float) -> tuple[tuple[float, float, float], float]:
+    """What is saved, and the samples, with this much time in another network's forward passes."""
+    layers = "torch.nn.modules.module.Module._wrapped_call_impl"
+    inside = SampledFrame("train.py", "values", 10, 11)
+    paths = [
+        SampledPath((replace(TRAIN, line=2), inside), called=layers, innermost=layers),
+        SampledPath((replace(TRAIN, line=2),), called=layers, innermost=layers),
+        SampledPath((replace(TRAIN, line=3),), called="torch._tensor.Tensor.backward"),
+    ]
+    capture = capture_with(paths, [2, other, 4])
+    sources = (
+        FunctionSource("train.py", "values", 10, ENSEMBLE),
+        FunctionSource("train.py", "<module>", 1, SETUP),
+    )
+    process = replace(capture.processes[0], sources=sources)
+    lines = line_samples(process, process.threads[0])
+    assert lines is not None
+    (found,) = [one for one in find_idioms(lines) if one.match.name == "ensemble_one_by_one"]
+    return found.saved, lines.share_of(found.paths)
+
+
+def test_backward_passes_get_cheaper_by_the_part_that_a_place_has_in_the_forward_passes() -> None:
+    alone, _ = saved_of_an_ensemble(0.001)
+    half, share = saved_of_an_ensemble(2)
+    assert share == pytest.approx(6 / 8, abs=0.01)
+    assert half[1] == pytest.approx(alone[1] * (2 + 4 / 2) / 6, rel=0.01)
+    assert half[2] == alone[2]

@@ -26,6 +26,8 @@ from hotloop.analysis.source_names import dotted
 from hotloop.capture.samples import SampledPath
 
 LEAST_SHARE = 0.01  # of training, for one place; places of one idiom in one function are added up
+# Library calls of forward passes
+FORWARD = ("torch.nn.modules.", "torch.nn.functional.", "torch._tensor.", "torch.functional.")
 # Idioms about a choice that a script makes once, such as the format of its messages: one change for all
 ACROSS_FUNCTIONS = frozenset(
     {"json_text", "pickling", "tiny_arrays", "dataframes", "state_as_text", "distributions", "tree_in_python"}
@@ -45,12 +47,27 @@ class IdiomPlaces:
     @cached_property
     def paths(self) -> frozenset[int]:
         """Samples that go away with its places, without calls into frameworks that only share their lines."""
+        return self._own | self._passes
+
+    @cached_property
+    def _own(self) -> frozenset[int]:
+        """Those of its places themselves."""
         found = {number for spot in self.places for number in spot.paths}
         for spot in self.places:
             found |= _goes_away(self.lines, spot, self.match)
             if self.match.helpers:
                 found |= self.lines.helping_at(spot.paths)
-        passes = frozenset(
+        return frozenset(
+            number
+            for number in found - self.outside - self.without
+            if is_part_of_idiom(self.lines.paths[number], self.match.library_calls)
+            and (self.match.waits or not waits(self.lines.paths[number]))
+        )
+
+    @cached_property
+    def _passes(self) -> frozenset[int]:
+        """Backward passes and other library calls elsewhere that take less time with it."""
+        return frozenset(
             self.lines.paths_where(
                 lambda path: (
                     (self.match.backward and path.called.endswith(".backward"))
@@ -62,12 +79,26 @@ class IdiomPlaces:
                 )
             )
         )
-        return passes | frozenset(
-            number
-            for number in found - self.outside - self.without
-            if is_part_of_idiom(self.lines.paths[number], self.match.library_calls)
-            and (self.match.waits or not waits(self.lines.paths[number]))
+
+    @property
+    def saved(self) -> tuple[float, float, float]:
+        """The part of the time of all its samples that is saved.
+
+        Of backward passes and optimizer steps, which are those of whole networks, only the part that its
+        places have in the forward passes gets cheaper; at most all of it, since some of the rest may act.
+        """
+        least, likely, most = self.match.saved
+        if not self.match.backward:
+            return least, likely, most
+        forward = self._own | frozenset(
+            self.lines.paths_where(
+                lambda path: path.called.startswith(FORWARD) and not path.called.endswith(".backward")
+            )
         )
+        part = self.lines.share_of(self._own) / max(self.lines.share_of(forward), 1e-9)
+        own, passes = self.lines.share_of(self._own), self.lines.share_of(self._passes - self._own)
+        scale = (own + part * passes) / max(own + passes, 1e-9)
+        return scale * least, scale * likely, most
 
     @property
     def is_loop(self) -> bool:
@@ -76,7 +107,7 @@ class IdiomPlaces:
     @property
     def expected(self) -> float:
         """Share of training that is likely to be saved."""
-        return self.lines.share_of(self.paths) * self.match.saved[1]
+        return self.lines.share_of(self.paths) * self.saved[1]
 
 
 def explained_by_idioms(lines: LineSamples) -> set[int]:

@@ -24,7 +24,7 @@ OF_SEQUENCES = frozenset(
     | {"TransformerDecoder", "MultiheadAttention", "scaled_dot_product_attention", "TransformerEncoderLayer"}
 )
 RANDOM = frozenset({"Dropout", "dropout", "NoisyLinear"})
-UNKNOWN_TIMES = (0.35, 0.7, 0.9)  # saved by computing once what was computed 2 to 10 times
+UNKNOWN_TIMES = (0.4, 0.8, 0.9)  # saved by computing once what was computed 2 to 10 times
 SOURCES = 4  # assignments and functions that are followed
 
 
@@ -76,7 +76,7 @@ def _advice(spot: Spot, name: str, found: _Repeated, part: float, learns: bool) 
     least, likely, most = UNKNOWN_TIMES
     if found.times:
         most = 1 - 1 / found.times
-        least, likely = 0.5 * most, 0.88 * most
+        least, likely = 0.5 * most, 0.95 * most
     times = f"{found.times} times" if found.times else "several times"
     return Match(
         "repeated_rows",

@@ -43,7 +43,7 @@ def slow_idioms(run: RunView) -> list[Recommendation]:
     for found in find_idioms(lines):
         paths = found.paths - taken
         share = lines.share_of(paths)
-        if share * found.match.saved[1] < LEAST_SAVED or len(advice) == MOST:
+        if share * found.saved[1] < LEAST_SAVED or len(advice) == MOST:
             continue
         if share < found.match.least:
             continue
@@ -71,7 +71,7 @@ def _idiom_advice(
             f"Another {percent(waited)} of training went by while a thread of that library kept this one "
             "from running: Python runs one thread at a time."
         )
-    low, likely, high = found.match.saved
+    low, likely, high = found.saved
     warm = ", and code that runs after it gets faster too, since the caches stay warm"
     evidence.append(
         f"Assumption: the change saves {about(likely)} of that time (between {about(low)} and "
@@ -93,7 +93,7 @@ def _idiom_advice(
         found.match.remedy,
         lines.gain(
             paths,
-            found.match.saved,
+            found.saved,
             held_up if waited >= LEAST_WAITED else None,
             rest_faster(run, COLD_MEMORY if found.match.walks_memory else COLD_CODE)
             if found.match.chills

@@ -457,7 +457,7 @@ def _iterates_rows(iterated: ast.AST) -> bool:
 
 @idiom
 def tensor_rows_one_by_one(spot: Spot) -> Match | None:
-    """`for i in range(b): img = x[i] * c[i]; img = img.clamp(0, 1); out[i] = img`: a batch, image by image."""
+    """`for i in range(b): img = x[i] * c[i]; img = img.clamp(0, 1); out[i] = img`: image by image."""
     loop = spot.node
     if not isinstance(loop, ast.For) or spot.calls_networks or _trains(spot) or carries_over(loop):
         return None
@@ -714,6 +714,8 @@ def _kind_of_elements(spot: Spot, loop: ast.For) -> Literal["float", "tensor", "
     kinds = [spot.names.of(dotted(base)) for base in bases]
     if any("tensor" in kind for kind in kinds):
         return "tensor"
+    if "dict" in set[str]().union(*kinds):  # plain numbers, and as many as there are moves in a game
+        return "float"
     libraries = {dotted(n.func).partition(".")[0] for n in ast.walk(loop) if isinstance(n, ast.Call)}
     if libraries & {"torch", "th"}:
         return "tensor"
