@@ -18,6 +18,87 @@ from tests.unit.test_needless_work import FIRES as NEEDLESS
 from tests.unit.test_recomputed import FIRES as MORE
 
 FIRES = {
+    "held_to_a_clock": [
+        """
+        class Rate(gym.Wrapper):
+            def step(self, action):
+                now = time.perf_counter()
+                if self.due is not None and now < self.due:
+                    time.sleep(self.due - now)  # hot
+                return self.env.step(action)
+        """,
+        """
+        def step(self, action):
+            elapsed = time.time() - self.last
+            rest = self.period - elapsed
+            time.sleep(max(rest, 0))  # hot
+            return self.observe()
+        """,
+        """
+        class Cart:
+            def step(self, force):
+                self.x = self.x + self.v * self.dt
+                time.sleep(self.dt)  # hot
+        """,
+    ],
+    "matrix_for_each_draw": [
+        """
+        class Thompson:
+            def choose(self, features):
+                theta = self.rng.multivariate_normal(self.mean, self.cov)  # hot
+                return (features @ theta).argmax()
+        """,
+        """
+        def play(rounds):
+            for t in range(rounds):
+                cov = np.linalg.inv(precision(t))
+                w = np.random.multivariate_normal(mean(t), cov)  # hot
+                observe(w)
+        """,
+    ],
+    "list_for_compiled_code": [
+        """
+        from numba.typed import List
+        class Forest:
+            def sense(self):
+                trees = List(self.trees)  # hot
+                return cast(self.x, trees)
+        """,
+        """
+        import numba
+        def step(x, obstacles):
+            return hits(x, numba.typed.List(obstacles))  # hot
+        """,
+        """
+        @njit
+        def cast(x, points):
+            return points[0] + x
+        def step(x):
+            points = [p * 2 for p in x]
+            return cast(x, points)  # hot
+        """,
+    ],
+    "tensor_rows_one_by_one": [
+        """
+        def augment(frames, contrast):
+            out = torch.empty_like(frames)
+            for i in range(len(frames)):  # hot
+                img = frames[i, :, 2:30]
+                img = (img * contrast[i] + 0.1).clamp(0.0, 1.0)
+                img = (img - img.mean()) / (img.std() + 1e-3)
+                out[i] = img
+            return out
+        """,
+        """
+        def whiten(windows):
+            rows = []
+            for w in windows:  # hot
+                w = w - w.mean(0)
+                w = w / (w.std(0) + 1e-6)
+                rows.append(torch.tanh(w * 0.5))
+            return torch.stack(rows)
+        """,
+    ],
     "same_in_a_comprehension": [
         """
         def act(q, state):
@@ -347,6 +428,104 @@ FIRES = {
 }
 
 SILENT = {
+    "held_to_a_clock": [
+        """
+        def step(self, action):
+            self.device.write(action)
+            time.sleep(0.02)  # hot
+        """,
+        """
+        def ask(self, prompt):
+            wait = self.due - time.time()
+            time.sleep(max(wait, 0))  # hot
+            return requests.post(self.url, prompt)
+        """,
+        """
+        def step(self, action):
+            time.sleep(self.settling)  # hot
+            return self.sensor.value
+        """,
+    ],
+    "matrix_for_each_draw": [
+        """
+        def choose(self, features):
+            theta = self.rng.multivariate_normal(self.mean, self.cov, method="cholesky")  # hot
+            return (features @ theta).argmax()
+        """,
+        """
+        def population(self):
+            return self.rng.multivariate_normal(self.mean, self.cov, size=64)  # hot
+        """,
+        """
+        class World:
+            def __init__(self, mean, cov):
+                self.goal = np.random.multivariate_normal(mean, cov)  # hot
+        """,
+        """
+        def choose(self, features):
+            theta = self.mean + self.factor @ self.rng.standard_normal(self.d)  # hot
+            return features @ theta
+        """,
+    ],
+    "list_for_compiled_code": [
+        """
+        from typing import List
+        def sense(self):
+            trees = List(self.trees)  # hot
+            return cast(self.x, trees)
+        """,
+        """
+        from numba.typed import List
+        class Forest:
+            def reset(self):
+                self.trees = List(self.plant())  # hot
+        """,
+        """
+        @njit
+        def cast(x, points):
+            return points[0] + x
+        def step(x):
+            points = np.stack(x)
+            return cast(x, points)  # hot
+        """,
+        """
+        @njit
+        def cast(x, y):
+            return x + y
+        def step(x, y):
+            out = cast(x, y)  # hot
+            return [out]
+        """,
+    ],
+    "tensor_rows_one_by_one": [
+        """
+        def smooth(x):
+            out = torch.empty_like(x)
+            for t in range(len(x)):  # hot
+                h = 0.9 * h + 0.1 * x[t].clamp(0, 1).mean(0)
+                out[t] = (h - h.mean()) / (h.std() + 1e-3)
+            return out
+        """,
+        """
+        def shrink(frames):
+            for i in range(len(frames)):  # hot
+                img = cv2.resize(frames[i], (84, 84))
+                img = (img - img.mean()) / (img.std() + 1e-3) * 2.0
+                out[i] = img
+        """,
+        """
+        def collect(envs, actions):
+            for i in range(len(envs)):  # hot
+                obs, reward = envs[i].advance(actions[i])
+                obs = (obs - obs.mean()) / (obs.std() + 1e-3) * 0.5
+                out[i] = obs
+        """,
+        """
+        def move(points):
+            for i in range(n):  # hot
+                rows[i] = source[i]
+        """,
+    ],
     "same_in_a_comprehension": [
         """
         def act(q, state):

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from hotloop.analysis.advice.idioms import match
+from hotloop.analysis.advice.idioms import Match, match
 from hotloop.analysis.hot_statements import Spot, _statements
 from hotloop.analysis.source_names import names_in
 from hotloop.instrument.trial_patches import NAMES
@@ -224,6 +224,12 @@ def test_results_of_ray_that_are_used_later_may_change_learning() -> None:
     assert "Ray's workers" in found.title and not found.chills
 
 
+def match_of(source: str) -> Match:
+    found = match(spot(source))
+    assert found is not None
+    return found
+
+
 def test_array_expressions_save_less_of_a_loop_over_plain_floats() -> None:
     floats = """
     def near(self):
@@ -240,6 +246,17 @@ def test_array_expressions_save_less_of_a_loop_over_plain_floats() -> None:
             for j in range(self.n):
                 d = math.sqrt((self.x[i, 0] - self.x[j, 0]) ** 2)
     """
+    table = """
+    def best(self, s):
+        self.values = {}
+        for a in range(self.n):  # hot
+            if valid[a]:
+                score = self.values[(s, a)] + self.prior[a] * total
+                if score > top:
+                    top = score
+    """
+    found = match(spot(table))
+    assert found is not None and found.saved == match_of(floats).saved
     tensors = """
     def returns(rewards):
         values = torch.zeros(9)

@@ -28,6 +28,32 @@ class School:
         {loop}
 """
 FIRES = {
+    "fixed_method": [
+        """
+        class Chain(gym.Env):
+            def __init__(self, n):
+                self.dt = 0.1
+                self.A = np.eye(n)
+                self.A[0, 0] = 2.0
+            def _discretise(self):
+                M = np.zeros((4, 4))
+                M[:3, :3] = self.A * self.dt
+                return scipy.linalg.expm(M)
+            def step(self, action):
+                Ad = self._discretise()  # hot
+                self.x = Ad @ self.x
+        """,
+        """
+        class Filter:
+            def __init__(self, noise):
+                self.noise = noise
+                self.h = np.eye(4)
+            def gain(self):
+                return np.linalg.inv(self.h @ self.noise @ self.h.T)
+            def correct(self, y):
+                self.state = self.state + self.gain() @ y  # hot
+        """,
+    ],
     "same_for_every_item": [
         SCHOOL.format(first="pass", loop="return [self.observe(i) for i in range(self.n)]"),
         """
@@ -227,6 +253,52 @@ FIRES = {
     ],
 }
 SILENT = {
+    "fixed_method": [
+        """
+        class Chain(gym.Env):
+            def __init__(self, n):
+                self.A = np.eye(n)
+            def reset(self):
+                self.A = self.draw_masses()
+            def _discretise(self):
+                return scipy.linalg.expm(self.A)
+            def step(self, action):
+                Ad = self._discretise()  # hot
+                self.x = Ad @ self.x
+        """,
+        """
+        class Maze:
+            def __init__(self, n):
+                self.shape = (n, n)
+            def _empty(self):
+                return np.zeros(self.shape)
+            def observe(self):
+                grid = self._empty()  # hot
+                grid[self.row] = 1.0
+                return grid
+        """,
+        """
+        class Maze:
+            def __init__(self, rng, n):
+                self.rng = rng
+                self.n = n
+            def _noise(self):
+                return self.rng.normal(size=self.n)
+            def observe(self):
+                return self.x + self._noise()  # hot
+        """,
+        """
+        class Learner:
+            def __init__(self, n):
+                self.table = np.zeros(n)
+            def values(self):
+                return np.exp(self.table)
+            def act(self, s):
+                v = self.values()  # hot
+                self.table[s] += 0.1
+                return v
+        """,
+    ],
     "same_for_every_item": [
         # the function itself moves what is read
         SCHOOL.format(

@@ -56,3 +56,15 @@ def test_steps_of_evaluations_are_no_steps_of_training(entries: list[dict[str, A
     for one in entries:
         one["pid"] = found.process.pid
     assert found.env_steps == steps
+
+
+@pytest.mark.parametrize(("policies", "envs"), [(840, 1), (10, 84)])
+def test_the_height_of_a_picture_is_no_number_of_envs(policies: int, envs: int) -> None:
+    """A policy that is called at each step of the one env gets one observation, whatever its shape says."""
+    regions = {"env_step": Spec(840, 1e5), "policy_forward": Spec(policies, 1e6)}
+    capture = make_capture(regions, env_steps=840)
+    made = view_run(capture, explain_without_advice(capture))
+    assert made is not None
+    facts = capture.facts | {"libraries": [entry(1, 84, pid=made.process.pid)]}
+    found = view_run(replace(capture, facts=facts), explain_without_advice(capture))
+    assert found is not None and found.recorded_envs == envs

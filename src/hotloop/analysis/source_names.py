@@ -269,7 +269,7 @@ def _buffer(node: ast.AST) -> str:
 
 
 def _set_once(trees: Iterable[ast.AST]) -> set[str]:
-    """`self.x` that is assigned in constructors alone, and not changed in place."""
+    """`self.x` that is assigned in constructors alone, and not changed in place elsewhere."""
     made, changed = set(), set()
     for tree in trees:
         functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -282,9 +282,10 @@ def _set_once(trees: Iterable[ast.AST]) -> set[str]:
                     continue
                 plain = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
                 name = dotted(node if plain else node.value)
-                if plain and function.name in CONSTRUCTORS and name.startswith("self."):
+                own = function.name in CONSTRUCTORS and name.startswith("self.") and name.count(".") == 1
+                if plain and own:
                     made.add(name)
-                else:
+                elif not own:  # `self.b[3] = 6.0` in a constructor is part of making it
                     changed.add(".".join(name.split(".")[:2]))
         for body in (n.body for n in ast.walk(tree) if isinstance(n, ast.ClassDef)):
             made |= {f"self.{dotted(t)}" for n in body if isinstance(n, ast.Assign) for t in n.targets}

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from hotloop.analysis.advice import (  # noqa: F401  (they register idioms)
     data_layout,
     jobs_and_connections,
+    repeated_rows,
+    stored_once,
     unread_results,
     whole_for_a_part,
 )

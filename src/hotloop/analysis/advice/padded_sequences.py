@@ -87,7 +87,12 @@ def _recommendation(run: RunView, group: _Batches) -> Recommendation | None:
     forward = frozenset[int]().union(*(in_torch(lines, below(lines, frames)) for frames in statements))
     first = group.widest
     paths, padding = backward | forward, 1 - first["used"]
-    low, likely, high = (min(part * padding, 0.97) for part in SAVED)
+    # Recordings look at the 10th, 20th, 40th pass and so on. Lengths change while something is learnt, and
+    # most batches may be like the shortest that were seen.
+    shortest = 1 - first["last"][0] / first["steps"]
+    low, likely, high = (
+        min(part * steps, 0.97) for part, steps in zip(SAVED, (padding, padding, shortest), strict=True)
+    )
     share = lines.share_of(paths)
     if share * likely < LEAST_SAVED:
         return None

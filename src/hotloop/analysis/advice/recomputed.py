@@ -51,6 +51,7 @@ def recomputed(spot: Spot) -> Match | None:
         or targets_in_the_loop(spot)
         or same_for_every_item(spot)
         or from_fixed_data(spot)
+        or fixed_method(spot)
         or old_items_again(spot)
         or history_again(spot)
         or read_under_a_condition(spot)
@@ -430,6 +431,51 @@ def from_fixed_data(spot: Spot) -> Match | None:
             "them by index.",
             (0.7, 0.96, 1.0),
             takes="all",
+        )
+    return None
+
+
+def fixed_method(spot: Spot) -> Match | None:
+    """`Ad, Bd = self._discretise()` in every step: it reads nothing but what the constructor has set."""
+    scope = spot.scope
+    if not isinstance(scope, FUNCTIONS) or scope.name in ("__init__", "__post_init__") or spot.calls_networks:
+        return None
+    for name, call in spot.calls():
+        last = name.rpartition(".")[2]
+        if name != f"self.{last}" or last == scope.name or call.args or call.keywords:
+            continue
+        defined = spot.names.definitions.get(last, ())
+        if len(defined) != 1 or not _reads_fixed_only(spot, defined[0]):
+            continue
+        effects = effects_of(spot.names, call)
+        reads = {
+            n.attr for n in ast.walk(defined[0]) if isinstance(n, ast.Attribute) and dotted(n.value) == "self"
+        }
+        if (
+            not reads
+            or not effects.pure
+            or effects.networks
+            or _changed_by_alias(spot.names, frozenset(reads))
+        ):
+            continue
+        fills = {n for s in simple_statements(scope) for n in names_mutated(s, purity_of(spot))}
+        if fills & {
+            n for target, value in assignments(spot.node) if value is call for n in all_names(target)
+        }:
+            continue  # a new array that is filled here
+        return Match(
+            "fixed_method",
+            f"Call {name}() once, in the constructor, and keep the result",
+            f"`{last}` reads only what the constructor sets ({', '.join(sorted(reads)[:4])}), so every call "
+            "computes the same again.",
+            "Compute it at the end of the constructor (again where one of these is set), "
+            "keep it as an attribute, "
+            "and use that here.",
+            (0.6, 0.95, 1.0),
+            part=call,
+            takes="all",
+            library_calls=("torch",),
+            chills=False,
         )
     return None
 

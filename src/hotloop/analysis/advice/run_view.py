@@ -202,7 +202,14 @@ class RunView:
         """Envs in one iteration: what the envs say, or rows of one policy call; None if not recorded."""
         counts = [env["num_envs"] for entry in self._libraries for env in entry.get("envs", ())]
         rows = [rows for entry in self._libraries for rows in entry.get("policy_rows", ())]
+        if counts and rows and max(rows) > max(counts) and self._acts_at_each_step(max(counts)):
+            rows = []  # the height of a picture, or plans for one env
         return max(*counts, *rows, 1) if counts else None
+
+    def _acts_at_each_step(self, envs: int) -> bool:
+        """Whether the policy runs as often as these envs step: its rows are no other envs."""
+        calls = [row.calls for row in self.rows if row.category == "policy" and not row.is_gap]
+        return bool(calls) and near(max(calls), self.env_steps / max(envs, 1))
 
     @property
     def envs(self) -> float:

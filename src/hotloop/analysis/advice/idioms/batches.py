@@ -118,6 +118,39 @@ def decomposing_for_each_draw(spot: Spot) -> Match | None:
     )
 
 
+@idiom
+def matrix_for_each_draw(spot: Spot) -> Match | None:
+    """`rng.multivariate_normal(self.mean, self.cov)`, one draw at a time: an SVD for each."""
+    call = None if is_loop(spot) else call_of(spot, ".multivariate_normal")
+    if call is None or spot.function.endswith("__init__") or len(call.args) != 2:
+        return None
+    methods = [k.value for k in call.keywords if k.arg == "method"]
+    if any(not isinstance(m, ast.Constant) or m.value == "cholesky" for m in methods):
+        return None
+    if any(k.arg == "size" for k in call.keywords) or dotted(call.func).startswith("scipy"):
+        return None
+    if spot.function == "<module>" and not spot.loops:
+        return None  # once
+    old = dotted(call.func) in ("np.random.multivariate_normal", "numpy.random.multivariate_normal")
+    return Match(
+        "matrix_for_each_draw",
+        "Draw through a Cholesky factor, not through an SVD of the covariance matrix",
+        "multivariate_normal decomposes the matrix by an SVD at each call and checks it, which takes far "
+        "longer than the draw.",
+        ("" if old else 'Pass method="cholesky", or ')
+        + ("Draw" if old else "draw")
+        + " mean + np.linalg.cholesky(cov) @ rng.standard_normal(len(mean)); keep the factor while the "
+        "matrix stays the same, or update it along with the matrix. These are other numbers of the same "
+        "distribution.",
+        # Measured with 3 to 64 dimensions: 74 to 96 % with method="cholesky", 85 to 97 % with the factor.
+        (0.7, 0.91, 0.97),
+        part=call,
+        safety="semantic",
+        library_calls=("multivariate_normal",),
+        chills=False,
+    )
+
+
 DRAWS = frozenset({"randint", "randrange", "choice", "sample", "integers", "random", "uniform", "rand"})
 STEPS_AND_NETWORKS = frozenset({"step", "reset", "forward", "act", "predict", "backward"})
 

@@ -473,6 +473,133 @@ def _iterates_rows(iterated: ast.AST) -> bool:
 
 
 @idiom
+def tensor_rows_one_by_one(spot: Spot) -> Match | None:
+    """`for i in range(b): img = x[i] * c[i]; img = img.clamp(0, 1); out[i] = img`: image by image."""
+    loop = spot.node
+    if not isinstance(loop, ast.For) or spot.calls_networks or _trains(spot) or carries_over(loop):
+        return None
+    if _takes_batches(spot, loop) or any(
+        isinstance(n, LOOPS_AND_TRY) for s in loop.body for n in ast.walk(s)
+    ):
+        return None
+    rows = _rows_taken(loop)
+    if not rows or not _collects(loop):
+        return None
+    operations = calls = 0
+    for node in (n for s in loop.body for n in ast.walk(s)):
+        if isinstance(node, ast.Call):
+            name = dotted(node.func)
+            owner, _, last = name.rpartition(".")
+            plain = name in OF_NUMBERS | {"len", "range", "slice"} or last in ("append", "tolist", "item")
+            if not plain and (
+                not owner or last not in OF_IMAGES or owner.partition(".")[0] in ("cv2", "PIL")
+            ):
+                return None  # who knows what that does, and whether it takes a batch
+            calls += not plain and bool(rows & _names(node, ast.Load))
+        elif isinstance(node, ast.BinOp) and not isinstance(node.op, ast.MatMult):
+            operations += bool(rows & _names(node, ast.Load))
+    operations += calls
+    if calls < 2 or operations < LEAST_OPERATIONS:
+        return None
+    return Match(
+        "tensor_rows_one_by_one",
+        "Work on the whole batch at once, not on one row after the other",
+        f"Each pass of the loop starts some {operations} small tensor operations for one "
+        f"row of a batch; what an "
+        "operation costs is mostly its start, whatever the size.",
+        "Give every operation the whole batch: factors of each row as [n, 1, 1, 1], "
+        "reductions with dim=(1, 2, 3), "
+        "crops by unfold and an index for each row (or grid_sample), masks by comparing "
+        "torch.arange with the "
+        "bounds.",
+        (0.4, 0.78, 0.95),
+        safety="rounding",
+        effort="hours",
+        takes="all",
+        chills=False,
+    )
+
+
+LEAST_OPERATIONS = 5  # in a pass
+OF_IMAGES = frozenset(
+    {"clamp", "clip", "mean", "std", "var", "flip", "roll", "pad", "abs", "sqrt", "exp", "log", "min", "max"}
+    | {
+        "sum",
+        "norm",
+        "std_mean",
+        "var_mean",
+        "where",
+        "masked_fill",
+        "rot90",
+        "sign",
+        "tanh",
+        "sigmoid",
+        "round",
+    }
+    | {
+        "fliplr",
+        "flipud",
+        "square",
+        "pow",
+        "float",
+        "div",
+        "mul",
+        "add",
+        "sub",
+        "unsqueeze",
+        "squeeze",
+        "clone",
+    }
+    | {
+        "maximum",
+        "minimum",
+        "copy",
+        "astype",
+        "softmax",
+        "log_softmax",
+        "cumsum",
+        "amax",
+        "amin",
+        "clamp_",
+        "add_",
+    }
+    | {"mul_", "div_", "sub_", "zero_", "fill_", "relu", "argmax", "logsumexp"}
+)
+
+
+def _rows_taken(loop: ast.For) -> set[str]:
+    """Names of rows of arrays (`x = batch[i, :, a:b]`, `for x in batch`) and of what is made of them."""
+    numbers = isinstance(loop.iter, ast.Call) and dotted(loop.iter.func) == "range"
+    counted: set[str] = set()
+    if numbers:
+        counted = _names(loop.target, ast.Store)
+    elif isinstance(loop.target, ast.Tuple) and dotted(getattr(loop.iter, "func", loop.iter)) == "enumerate":
+        counted = _names(loop.target.elts[0], ast.Store)
+    rows = _elements_of(loop) - counted if not numbers and _iterates_rows(loop.iter) else set()
+    for statement in loop.body:
+        value = getattr(statement, "value", None)
+        if not isinstance(statement, ast.Assign) or value is None:
+            continue
+        taken = any(
+            isinstance(n, ast.Subscript) and counted & _names(n.slice, ast.Load) for n in ast.walk(value)
+        )
+        ends = isinstance(value, ast.Call) and dotted(value.func).endswith((".tolist", ".item"))
+        if (taken or rows & _names(value, ast.Load)) and not ends:
+            rows |= {name for target in statement.targets for name in _names(target, ast.Store)}
+    return rows
+
+
+def _collects(loop: ast.For) -> bool:
+    """Whether rows are put together again: `out[i] = row`, `out.append(row)`."""
+    return any(
+        (isinstance(n, ast.Call) and dotted(n.func).endswith(".append"))
+        or (isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store) and isinstance(n.value, ast.Name))
+        for s in loop.body
+        for n in ast.walk(s)
+    )
+
+
+@idiom
 def recurrent_step_by_step(spot: Spot) -> Match | None:
     """A recurrent network called for one time step after the other on a sequence that is already there."""
     if not isinstance(spot.node, ast.For) or not spot.calls_networks or _trains(spot):
@@ -604,6 +731,8 @@ def _kind_of_elements(spot: Spot, loop: ast.For) -> Literal["float", "tensor", "
     kinds = [spot.names.of(dotted(base)) for base in bases]
     if any("tensor" in kind for kind in kinds):
         return "tensor"
+    if "dict" in set[str]().union(*kinds):  # plain numbers, and as many as there are moves in a game
+        return "float"
     libraries = {dotted(n.func).partition(".")[0] for n in ast.walk(loop) if isinstance(n, ast.Call)}
     if libraries & {"torch", "th"}:
         return "tensor"

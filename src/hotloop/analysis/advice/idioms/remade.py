@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
+from hotloop.analysis.advice.idioms.loops import is_compiled
 from hotloop.analysis.advice.idioms.questions import call_of, called_names, comprehensions, is_loop, is_same
 from hotloop.analysis.advice.idioms.registry import Match, idiom
 from hotloop.analysis.hot_statements import Spot
@@ -389,3 +390,61 @@ def jobs_one_by_one(spot: Spot) -> Match | None:
         helpers=True,
         chills=False,
     )
+
+
+@idiom
+def list_for_compiled_code(spot: Spot) -> Match | None:
+    """`hits = cast(x, y, numba.typed.List(self.trees))`: each item is unboxed, and again at every call."""
+    if is_loop(spot) or spot.function.rpartition(".")[2] in ("__init__", "reset"):
+        return None
+    if spot.function == "<module>" and not spot.loops:
+        return None
+    made = {
+        dotted(target)
+        for node in ast.walk(spot.scope)
+        if isinstance(node, ast.Assign) and _makes_a_typed_list(spot, node.value)
+        for target in node.targets
+    }
+    makes = any(_makes_a_typed_list(spot, call) for _, call in spot.calls())
+    calls = [call for name, call in spot.calls() if is_compiled(spot, name)]
+    given = {dotted(argument) for call in calls for argument in call.args}
+    lists = {name for name in given if spot.names.of(name) == {"list"} and not _holds_arrays(spot, name)}
+    if not makes and not given & (made | lists):
+        return None
+    return Match(
+        "list_for_compiled_code",
+        "Give compiled functions an array, not a list that is converted at each call",
+        "Numba takes every item of a Python list out of its box and copies it, whenever "
+        "the list is handed over "
+        "or a typed List is made of it; reading a typed List costs a call for each item, too.",
+        "Keep the values in one NumPy array (np.stack([xs, ys], 1)), made where they "
+        "change, such as in reset(), "
+        "and pass that.",
+        (0.5, 0.9, 0.98),
+        library_calls=("numba",),
+    )
+
+
+def _makes_a_typed_list(spot: Spot, value: ast.AST) -> bool:
+    """`List(items)` of numba.typed; one without arguments is filled later."""
+    if not isinstance(value, ast.Call) or not value.args:
+        return False
+    name = dotted(value.func)
+    if name.endswith("typed.List"):
+        return True
+    return name == "List" and any(
+        isinstance(node, ast.ImportFrom) and (node.module or "").startswith("numba")
+        for tree in spot.names.trees
+        for node in ast.walk(tree)
+    )
+
+
+def _holds_arrays(spot: Spot, name: str) -> bool:
+    """Whether a list may be one of a few arrays, which are handed over as they are."""
+    values = [
+        node.value
+        for tree in spot.names.trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and any(dotted(target) == name for target in node.targets)
+    ]
+    return any(isinstance(value, ast.List) and value.elts for value in values)

@@ -83,6 +83,66 @@ def sleeping(spot: Spot) -> Match | None:
     )
 
 
+SERVICES = frozenset(
+    {"requests", "socket", "serial", "urlopen", "httpx", "aiohttp", "zmq", "grpc", "paramiko"}
+)
+
+
+@idiom
+def held_to_a_clock(spot: Spot) -> Match | None:
+    """`time.sleep(self.due - now)` in the step of an env: training goes at the pace of a clock."""
+    call = None if is_loop(spot) else call_of(spot, "time.sleep", "sleep")
+    if call is None or not call.args or spot.names.mentioned & SERVICES:
+        return None  # a device or a service that takes its time
+    if not _reads_clocks(spot.scope, call.args[0]) and not _is_time_step(spot, call.args[0]):
+        return None
+    return Match(
+        "held_to_a_clock",
+        "Train as fast as it goes: do not hold the loop to a clock",
+        "The call sleeps until the next step is due by the clock, or for the time that a step of the "
+        "simulation stands for. Training waits along, though nothing happens meanwhile.",
+        "Leave the wrapper or the sleep out while training, and keep it for the real device or for people "
+        "who watch: a flag that is off by default.",
+        (0.85, 0.98, 1.0),
+        waits=True,
+    )
+
+
+def _reads_clocks(scope: ast.AST, value: ast.expr) -> bool:
+    """Whether a value depends on what a clock said: `self.period - (time.time() - self.last)`."""
+    known: set[str] = set()
+    while True:
+        more = {
+            dotted(target)
+            for node in ast.walk(scope)
+            if isinstance(node, ast.Assign) and _depends(node.value, known)
+            for target in node.targets
+        } - known
+        if not more:
+            return _depends(value, known)
+        known |= more
+
+
+def _depends(value: ast.AST, known: set[str]) -> bool:
+    return any(_reads_a_clock(n) or dotted(n) in known for n in ast.walk(value))
+
+
+def _is_time_step(spot: Spot, value: ast.expr) -> bool:
+    """`1 / self.fps`, or a number that the arithmetic of a simulation multiplies with: `v * self.dt`."""
+    name = dotted(value)
+    if isinstance(value, ast.BinOp):
+        return isinstance(value.op, ast.Div) and isinstance(value.left, ast.Constant)
+    if "." not in name or "?" in name:
+        return False
+    return any(
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Mult)
+        and name in (dotted(node.left), dotted(node.right))
+        for tree in spot.names.trees
+        for node in ast.walk(tree)
+    )
+
+
 @idiom
 def frame_rate_limit(spot: Spot) -> Match | None:
     """`clock.tick(60)` in the step of a game: it sleeps so that people can watch."""
