@@ -363,6 +363,8 @@ def test_lightning_and_jax_by_stand_ins_with_their_names(tmp_path: Path) -> None
         file = tmp_path / f"{module}.py"
         file.parent.mkdir(parents=True)
         file.write_text(text)
+        for folder in file.relative_to(tmp_path).parents[:-1]:
+            (tmp_path / folder / "__init__.py").touch()  # comes before the real one where that is installed
     run = record(tmp_path, STAND_INS)
     assert run.out == "code\n"
     expected = {"evaluate": 2, "evaluate_forward": 6, "policy_forward": 0, "compile": 1}

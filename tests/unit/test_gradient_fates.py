@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hotloop.instrument import sampled_passes, update_counting
+from hotloop.instrument import process_facts, sampled_passes, update_counting
 from hotloop.instrument.sampled_passes import SampledPasses
 from hotloop.measure.profiler import default
 
@@ -23,6 +23,7 @@ UPDATES = 34  # of two or three passes
 def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[SampledPasses]:
     monkeypatch.setattr(sampled_passes, "MOST_SHARE", 1e9)  # looking takes long beside such small networks
     monkeypatch.setattr(update_counting, "_optimizers", {})
+    monkeypatch.setattr(process_facts, "is_boosted", False)  # by another test in this process
     update_counting.begin_training()
     default.start()
     torch.manual_seed(3)

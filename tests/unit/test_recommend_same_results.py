@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import io
+import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +31,7 @@ class Switches:
     gather_at_once: bool = False  # batch_item_by_item
     log_every: int = 1  # logging_too_often
     save_every: int = 1  # checkpoint_too_often
+    report_every: int = 1  # reports_too_often
     collect_rarely: bool = False  # garbage_collection_pauses
 
 
@@ -38,6 +40,7 @@ SAFE = {
     "batch_item_by_item": Switches(gather_at_once=True),
     "logging_too_often": Switches(log_every=100),
     "checkpoint_too_often": Switches(save_every=100),
+    "reports_too_often": Switches(report_every=10),
     "garbage_collection_pauses": Switches(collect_rarely=True),
 }
 
@@ -87,6 +90,8 @@ def train(how: Switches) -> bytes:
             print(step, filled, file=log)
         if step % how.save_every == 0:
             torch.save(network.state_dict(), io.BytesIO())
+        if step % how.report_every == 0:  # as Ray Train does: metrics and a checkpoint go to another process
+            pickle.loads(pickle.dumps(({"loss": losses[-1]}, network.state_dict())))
     return weights_of(network)
 
 

@@ -18,6 +18,7 @@ from hotloop.boost.active import Boosted, Record, say
 from hotloop.boost.background import Compilation
 from hotloop.boost.infos import fast_deepcopy
 from hotloop.boost.torch_patches import TorchPatches, forget_all
+from hotloop.instrument import process_facts
 from hotloop.instrument.import_hook import ImportHook
 from hotloop.instrument.patch import Patch, Patches
 from hotloop.instrument.trial_patches import all_patches
@@ -105,6 +106,7 @@ def install() -> Installation:
     """Boost Stable-Baselines3 in this process, whether it is imported already or not."""
     global current
     if current is None:
+        process_facts.is_boosted = True
         current = Installation()
         current.hook.install()
     return current

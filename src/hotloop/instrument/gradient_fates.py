@@ -23,7 +23,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from hotloop._util.interrupts import suppress_own
-from hotloop.instrument import update_counting
+from hotloop.instrument import process_facts, update_counting
 from hotloop.instrument.patch import Patches, Replacement
 from hotloop.measure.core_shared import PACKAGE
 
@@ -89,8 +89,8 @@ class GradientFates:
         hooks = sys.modules["torch.optim.optimizer"]
         if self._handles or (torch.distributed.is_available() and torch.distributed.is_initialized()):
             return  # a reducer reads gradients where nobody sees it
-        if "hotloop.boost" in sys.modules:
-            return  # its kernels leave optimizers with hooks to torch
+        if process_facts.is_boosted:
+            return
         self._plain = torch.Tensor.grad
         self._steps = 0
         self._handles = [

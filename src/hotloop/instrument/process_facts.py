@@ -23,6 +23,8 @@ SAVE_INTERVAL_NS = 2_000_000_000
 run_options: dict[str, Any] = {}  # of `hotloop run`
 entry = ""  # "module:function" that records a process which inherits nothing from this one; "": there is none
 
+is_boosted = False  # kernels of ours may step optimizers, and leave those with hooks to torch
+
 _facts: dict[str, Any] = {}
 _started_ns = time.time_ns()
 _saved_ns = 0
