@@ -76,7 +76,9 @@ def test_async_envs_a_data_loader_with_workers_and_files(tmp_path: Path) -> None
     assert run.attributed() >= 0.95
     facts = {entry["pid"]: entry for entry in run.capture.facts["libraries"]}[run.main.pid]
     assert facts["envs"] == [{"id": "", "class": "AsyncVectorEnv", "num_envs": 2}]
-    assert facts["optimizers"] == [{"class": "SGD", "parameters": 10, "dtypes": ["float32"], "steps": 6}]
+    assert facts["optimizers"] == [
+        {"class": "SGD", "parameters": 10, "dtypes": ["float32"], "largest": [2, 4], "steps": 6}
+    ]
     assert run.main.thread_settings[-1].values["torch"] == 1  # the script sets it
 
 
