@@ -1,4 +1,4 @@
-"""Ranks of torch.distributed: they meet at collectives and in backward passes, and send each other tensors."""
+"""Ranks of torch.distributed: they meet at collectives and in backward passes, and send tensors."""
 
 from __future__ import annotations
 
