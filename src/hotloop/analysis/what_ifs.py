@@ -195,7 +195,8 @@ class WhatIfs:
             )
             evenly = _calibrated(found) if found is not None else made
             made = min(made, evenly, key=_is_off)
-        return _with_outside(made, thread)
+        self.why_no_replay = self._unexplained_turns(made)
+        return None if self.why_no_replay else _with_outside(made, thread)
 
     def _unrecorded_waits(self, trace: Trace) -> str:
         """Why the driving thread cannot be replayed: it waits for what was not recorded; "" if it can."""
@@ -226,6 +227,19 @@ class WhatIfs:
             if share > UNSURE
             else ""
         )
+
+    def _unexplained_turns(self, trace: Trace) -> str:
+        """Why the driving thread cannot be replayed: it waits for a GIL of which the replay knows nothing."""
+        assert self.driver is not None
+        process, thread = self.driver
+        lane = trace.lanes[trace.driver]
+        mine = samples_of(process, thread.native_id)
+        mine = mine[(mine["time_ns"] >= thread.start_ns) & (mine["time_ns"] <= thread.end_ns)]
+        share = _share_blocked(mine, (layout.REASON_GIL,))
+        if lane.parts or lane.gil > 0 or share <= UNSURE:
+            return ""
+        waits = f"the driving thread waits {100 * share:.0f} % of the time for the GIL"
+        return f"{waits}, and the replay does not tell why"
 
     def _blocked_beside(self, trace: Trace, number: int) -> float:
         """Share of its time in the trace that a lane was seen waiting for what was not recorded."""
