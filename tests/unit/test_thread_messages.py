@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import multiprocessing.pool
 import queue
 import signal
 import socket
@@ -17,7 +18,7 @@ import pytest
 from hotloop.capture.message_format import EMPTY, FOUND, RECEIVE, SEND, WAIT, WAKE
 from hotloop.capture.messages import MessageLog, read_messages
 from hotloop.instrument import standard_library
-from hotloop.instrument.channels import logged_calls, sockets, thread_locks, threads
+from hotloop.instrument.channels import logged_calls, pools, sockets, thread_locks, threads
 from hotloop.instrument.channels.message_log import MessageLog as OpenLog
 from hotloop.instrument.patch import Patches
 from hotloop.measure.profiler import default
@@ -171,3 +172,22 @@ def test_a_pair_of_sockets_is_one_channel_each_way(log: Path) -> None:
     there, back = found.records["channel"][::2]
     assert found.records["channel"].tolist() == [there, there, back, back]
     assert found.channels[there].peer == found.channels[back].key
+
+
+def test_what_the_callback_of_a_pool_sends_is_logged(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "log", vars(logged_calls)["log"])
+    patches, results = Patches(), queue.Queue[int](3)
+    pools.patch_pool(multiprocessing.pool, patches)
+    try:
+        with multiprocessing.pool.ThreadPool(1) as pool:
+            for number in range(3):
+                pool.apply_async(abs, (number,), callback=results.put)
+            assert [results.get() for _ in range(3)] == [0, 1, 2]
+            pool.close()
+            pool.join()
+    finally:
+        patches.undo()
+    (found,), _ = read_messages(log)
+    mine = [n for n, one in enumerate(found.channels) if one.kind == "thread_queue" and one.capacity == 3]
+    kinds = found.records["kind"][np.isin(found.records["channel"], mine)].tolist()
+    assert sorted(kinds) == sorted([SEND, RECEIVE] * 3)

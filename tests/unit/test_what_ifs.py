@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,13 @@ import pytest
 from hotloop._util.errors import HotloopError
 from hotloop.analysis.replay import Lane, Operation, ReplayChannel, Trace
 from hotloop.analysis.what_ifs import WhatIfs, parse_change
+from hotloop.capture import layout
 from hotloop.capture import message_format as messages
 from hotloop.capture.message_format import RECEIVE, RECORD, SEND
 from hotloop.capture.messages import read_messages
+from hotloop.capture.model import Capture
 from hotloop.capture.open_capture import open_capture
+from hotloop.capture.samples import RUNNING, SAMPLE_DTYPE, SLEEPING
 from hotloop.cli.main import main
 from hotloop.instrument.channels.message_log import MessageLog
 from hotloop.measure.profiler import default
@@ -212,3 +216,64 @@ def test_a_thread_that_waits_for_what_was_not_recorded_has_no_answer() -> None:
     busy = WhatIfs(make_capture({"learn": Spec(100, 9e6), "ipc_wait": Spec(100, 0.5e6)}))
     assert busy.predict([parse_change("learn=2x")]).speed_up is not None
     assert busy.limit.region == "learn"
+
+
+def _asleep(capture: Capture, reason: int, share: float) -> Capture:
+    """The capture with samples that show its thread waiting for that reason for a share of the time."""
+    process = capture.processes[0]
+    thread = process.threads[0]
+    rows = np.zeros(1000, SAMPLE_DTYPE)
+    rows["time_ns"] = np.linspace(thread.start_ns, thread.end_ns, 1002)[1:-1]
+    rows["weight_ns"], rows["native_id"] = 1_000_000, thread.native_id
+    rows["state"], rows["reason"] = RUNNING, layout.REASON_UNKNOWN
+    rows[: round(1000 * share)]["state"] = SLEEPING
+    rows[: round(1000 * share)]["reason"] = reason
+    return replace(capture, processes=(replace(process, samples=rows),))
+
+
+def test_a_thread_that_takes_turns_with_unknown_others_has_no_answer() -> None:
+    """Half of what it seems to do is waiting for the GIL: twice as fast, it would wait longer."""
+    capture = make_capture({"learn": Spec(100, 9e6)})
+    answer = WhatIfs(_asleep(capture, layout.REASON_GIL, 0.5)).predict([parse_change("learn=2x")])
+    assert answer.speed_up is None and "waits 50 % of the time for other threads" in answer.why
+    assert answer.decide
+    napping = WhatIfs(_asleep(capture, layout.REASON_SLEEP, 0.5)).predict([parse_change("learn=2x")])
+    assert napping.speed_up is not None
+
+
+def _actors_with_a_lock(capture: Capture) -> WhatIfs:
+    """Six actors simulate for 3 s each and write for 1 s under a lock; the learner takes what they send."""
+    channels = (ReplayChannel("lock", "lock", None, 1, 0.0), ReplayChannel("queue", "queue", None, 0, 0.0))
+    process = capture.processes[0]
+
+    def actor(number: int) -> Lane:
+        kinds = [(RECEIVE, 0), (SEND, 0), (SEND, 1)] * 50
+        done = tuple(Operation(kind, channel, 0.0, 0.0, 0.0) for kind, channel in kinds)
+        simulate, write = np.array([3.0, 0, 0] * 50 + [0.0]), np.array([0, 1.0, 0] * 50 + [0.0])
+        regions = {"simulate": simulate, "write": write}
+        key = process.pid, process.threads[0].native_id
+        return Lane("actor", number, done, simulate + write, regions, 0.0, 0.0, "simulate", thread=key)
+
+    takes = tuple(Operation(RECEIVE, 1, 0.0, 0.0, 0.0) for _ in range(300))
+    learn = np.full(301, 0.1)
+    learner = Lane("learner", 0, takes, learn, {"learn": learn}, 0.0, 0.0, "learn")
+    model = WhatIfs(capture)
+    begin = process.threads[0].start_ns
+    trace = Trace((learner, *map(actor, range(1, 7))), channels, 0, 8.0, 300.0, begin_ns=begin)
+    model.__dict__["trace"] = trace
+    return model
+
+
+def test_a_limit_under_a_lock_is_named_by_what_is_done_there() -> None:
+    assert _actors_with_a_lock(make_capture({"learn": Spec(100, 9e6)})).limit.region == "write"
+
+
+def test_a_change_in_a_thread_that_waits_for_something_unknown_has_no_answer() -> None:
+    capture = make_capture({"learn": Spec(100, 9e6)})
+    model = _actors_with_a_lock(_asleep(capture, layout.REASON_EVENT, 0.4))
+    answer = model.predict([parse_change("write=2x")])
+    assert answer.speed_up is None and "actor waits 40 % of the time" in answer.why
+    assert "hotloop compare" in answer.decide
+    assert model.predict([parse_change("learn=2x")]).speed_up is not None
+    known = _actors_with_a_lock(_asleep(capture, layout.REASON_SLEEP, 0.4))
+    assert known.predict([parse_change("write=2x")]).speed_up is not None

@@ -49,7 +49,7 @@ from hotloop.analysis.windows import spans_by_name
 from hotloop.capture import layout
 from hotloop.capture.message_format import EMPTY, FOUND, MEET, RECEIVE
 from hotloop.capture.model import Capture, Node, Thread
-from hotloop.capture.samples import SLEEPING
+from hotloop.capture.samples import SLEEPING, Samples
 
 WORKERS = ("workers", "n_envs", "num_envs", "num_workers")
 DEPTH = ("depth", "queue_size", "prefetch")
@@ -74,6 +74,10 @@ CROWDED = 0.3  # busy threads of other programs from which on they are mentioned
 UNSURE = 0.10  # predictors that differ by more are shown as a range
 GAPS = ("between ", "before ", "after ")
 BLOCKED = (layout.REASON_LOCK, layout.REASON_EVENT)  # by something that others change
+# The same in a thread with recorded messages: a wait in a library's own poll, or in a call that has no name
+# here (flock). A lock may be that of arithmetic threads, which wait for nobody else.
+BLOCKED_BESIDE = (layout.REASON_EVENT, layout.REASON_UNKNOWN)
+TAKES_TURNS = (layout.REASON_GIL, *BLOCKED)  # as BLOCKED, where nothing explains who has the GIL
 NOT_WORK = ("wait", "hotloop")  # categories of regions that nobody makes faster
 How = Literal["replay", "amdahl", "unknown"]
 _CHANGE = re.compile(r"\s*([^=\s][^=]*?)\s*=\s*([0-9.]+)\s*(x|%|)\s*$")
@@ -191,7 +195,8 @@ class WhatIfs:
             )
             evenly = _calibrated(found) if found is not None else made
             made = min(made, evenly, key=_is_off)
-        return _with_outside(made, thread)
+        self.why_no_replay = self._unexplained_turns(made)
+        return None if self.why_no_replay else _with_outside(made, thread)
 
     def _unrecorded_waits(self, trace: Trace) -> str:
         """Why the driving thread cannot be replayed: it waits for what was not recorded; "" if it can."""
@@ -210,15 +215,71 @@ class WhatIfs:
                 "and for what was not recorded"
             )
         if used != {NOBODY}:
-            return ""
-        blocked = mine[(mine["state"] == SLEEPING) & np.isin(mine["reason"], BLOCKED)]
-        share = float(blocked["weight_ns"].sum()) / max(float(mine["weight_ns"].sum()), 1.0)
-        share = max(share, self._waits)
+            share = self._blocked_beside(trace, trace.driver)
+            return (
+                f"the driving thread waits {100 * share:.0f} % of the time, and not for a recorded message"
+                if share > UNSURE
+                else ""
+            )
+        share = max(_share_blocked(mine, BLOCKED), self._waits)
         return (
             f"the driving thread waits {100 * share:.0f} % of the time, and not for a recorded message"
             if share > UNSURE
             else ""
         )
+
+    def _unexplained_turns(self, trace: Trace) -> str:
+        """Why the driving thread cannot be replayed: it waits for a GIL of which the replay knows nothing."""
+        assert self.driver is not None
+        process, thread = self.driver
+        lane = trace.lanes[trace.driver]
+        mine = samples_of(process, thread.native_id)
+        mine = mine[(mine["time_ns"] >= thread.start_ns) & (mine["time_ns"] <= thread.end_ns)]
+        share = _share_blocked(mine, (layout.REASON_GIL,))
+        if lane.parts or lane.gil > 0 or share <= UNSURE:
+            return ""
+        waits = f"the driving thread waits {100 * share:.0f} % of the time for the GIL"
+        return f"{waits}, and the replay does not tell why"
+
+    def _blocked_beside(self, trace: Trace, number: int) -> float:
+        """Share of its time in the trace that a lane was seen waiting for what was not recorded."""
+        lane = trace.lanes[number]
+        process = next((p for p in self.recorded.processes if p.pid == lane.thread[0]), None)
+        if process is None or not (process.samples["reason"] != layout.REASON_UNKNOWN).any():
+            return 0.0  # what threads wait for may not be read on this computer
+        mine = samples_of(process, lane.thread[1])
+        at = (mine["time_ns"].astype(np.float64) - trace.begin_ns) / 1e9
+        mine, at = mine[(at > 0) & (at < trace.seconds)], at[(at > 0) & (at < trace.seconds)]
+        begins = np.array([o.begin for o in lane.operations])
+        ends = np.maximum.accumulate(np.array([o.end for o in lane.operations]))
+        last = np.searchsorted(begins, at, side="right") - 1
+        inside = (last >= 0) & (at <= ends[np.maximum(last, 0)]) if len(begins) else np.zeros(len(at), bool)
+        whole = float(mine["weight_ns"].sum())
+        return _share_blocked(mine[~inside], BLOCKED_BESIDE, whole)
+
+    @cached_property
+    def _waits_for_unknown(self) -> dict[int, float]:
+        """Lanes that wait for what was not recorded, and for which share of the time.
+
+        A replay takes such a wait for work. It may as well be for a lock, and grow when the rest is faster.
+        """
+        if self.trace is None:
+            return {}
+        found = {n: self._blocked_beside(self.trace, n) for n in range(len(self.trace.lanes))}
+        return {number: share for number, share in found.items() if share > UNSURE}
+
+    def _why_unsure(self, changes: Sequence[Change]) -> str:
+        """Why a gain from these changes is not known: they are in threads that wait for unknown things."""
+        assert self.trace is not None
+        names = {change.name for change in changes if change.factor is not None}
+        for number, share in self._waits_for_unknown.items():
+            lane = self.trace.lanes[number]
+            if names & (lane.regions.keys() | lane.unseen):
+                return (
+                    f"{lane.name} waits {100 * share:.0f} % of the time for something that was not recorded: "
+                    "whether that wait would become shorter or longer is not known"
+                )
+        return ""
 
     def _cores(self) -> float:
         machine: dict[str, Any] = self.recorded.machine
@@ -344,6 +405,16 @@ class WhatIfs:
         return waited / max(thread.wall_ns, 1)
 
     @cached_property
+    def _takes_turns(self) -> float:
+        """Share of its time that the driving thread was seen waiting for the GIL or for others."""
+        if self.driver is None:
+            return 0.0
+        process, thread = self.driver
+        mine = samples_of(process, thread.native_id)
+        mine = mine[(mine["time_ns"] >= thread.start_ns) & (mine["time_ns"] <= thread.end_ns)]
+        return _share_blocked(mine, TAKES_TURNS)
+
+    @cached_property
     def is_alone(self) -> bool:
         """Whether the driving thread waits for nobody, and the others (log writers) do next to nothing."""
         if self.trace is None or self._waits > IDLE:
@@ -398,10 +469,28 @@ class WhatIfs:
         members = self.roles.get(best, ())
         if not members:
             return LimitingRole("unknown", "", "", "not known: the replay comes to a stop")
-        region = trace.lanes[members[0]].main
+        region = self._region_that_limits(trace, base, members, gain)
         name = _named(best, [trace.lanes[m].name for m in members])
         sentence = f"{name}: twice as fast, {'they' if len(members) > 1 else 'it'} would give {gain:.2f}x"
         return LimitingRole("role", best, region, sentence)
+
+    def _region_that_limits(self, trace: Trace, base: Replayed, members: Sequence[int], gain: float) -> str:
+        """Where the limiting role works most; the region that gives most if that one gives little.
+
+        Who waits for a lock does most of its work without it, and what it does under the lock is the limit.
+        """
+        lane = trace.lanes[members[0]]
+
+        def gain_in(region: str) -> float:
+            changed = scaled(trace, {region: 0.5})
+            return _speed_up(base, replay(changed), (trace.outside_s, changed.outside_s))
+
+        if not lane.main or gain_in(lane.main) - 1 > AS_MUCH * (gain - 1):
+            return lane.main
+        least = IDLE * float(lane.work.sum())
+        others = [n for n, part in lane.regions.items() if n not in lane.waits_inside and part.sum() > least]
+        best = max(others, key=gain_in, default=lane.main)
+        return best if gain_in(best) - 1 > AS_MUCH * (gain - 1) else lane.main
 
     @cached_property
     def straggler(self) -> str:
@@ -484,6 +573,10 @@ class WhatIfs:
                 self._virtual(changes), amdahl,
             )  # fmt: skip
         estimate = self._estimate(new, trace, rounds)
+        unsure = self._why_unsure(changes)
+        if unsure and abs(math.log(estimate.value)) > math.log(1 + HOLDS_UP) / 2:
+            decide = "run your script once with the change and compare: hotloop compare A B"
+            return Prediction(text, None, "unknown", self.limit.sentence, unsure, decide, amdahl)
         after = self._limit_of(trace) if len(trace.lanes) == len(self.trace.lanes) else self.limit
         why = f"replayed {len(new.times):,} operations of the driving thread"
         if self.error > 0.05:
@@ -721,6 +814,12 @@ class WhatIfs:
         if self._waits > UNSURE:
             why = f"{self._what_it_waits_for}: what others do meanwhile is not known"
             return Prediction(text, None, "unknown", limit, why, self._virtual(changes), amdahl)
+        if self._takes_turns > UNSURE:
+            why = (
+                f"the driving thread waits {100 * self._takes_turns:.0f} % of the time for other threads, "
+                f"and {self.why_no_replay}"
+            )
+            return Prediction(text, None, "unknown", limit, why, self._virtual(changes), amdahl)
         column = {name: i for i, name in enumerate(spans.names)}
         counts = whatif.block_counts(len(spans))
         saved = np.zeros(len(spans))
@@ -745,6 +844,13 @@ class WhatIfs:
             f"{name!r} is neither a region of this capture nor a setting; regions: {shown}; settings: "
             "workers, depth, cores, batch."
         )
+
+
+def _share_blocked(mine: Samples, reasons: Sequence[int], whole_ns: float | None = None) -> float:
+    """Share of the time of samples in which a thread slept for one of these reasons."""
+    blocked = mine[(mine["state"] == SLEEPING) & np.isin(mine["reason"], reasons)]
+    whole_ns = float(mine["weight_ns"].sum()) if whole_ns is None else whole_ns
+    return float(blocked["weight_ns"].sum()) / max(whole_ns, 1.0)
 
 
 def _calibrated(trace: Trace) -> Trace:

@@ -15,6 +15,7 @@ LOGGED_LIBRARIES = {
     "multiprocessing.managers": "hotloop.instrument.channels.managers:patch_managers",
     "multiprocessing.queues": "hotloop.instrument.channels.processes:patch_queues",
     "multiprocessing.synchronize": "hotloop.instrument.channels.processes:patch_synchronize",
+    "fcntl": "hotloop.instrument.channels.file_locks:patch_file_locks",
     "os": "hotloop.instrument.channels.folders:patch_folders",
     "socket": "hotloop.instrument.channels.sockets:patch_socket",
     "selectors": "hotloop.instrument.channels.sockets:patch_selectors",

@@ -111,11 +111,15 @@ def patch_pool(module: ModuleType, into: Patches) -> None:
     """`multiprocessing.pool`: a queue in C hands tasks to a thread, and a thread hands over results.
 
     A result is a message that is received once, by the first to ask for it. Logging the event inside it would
-    not work, as it may be set before the wait begins.
+    not work, as it may be set before the wait begins. A callback runs in the thread that hands over results,
+    before that, and what it sends is the script's own.
     """
 
     def log_set(f: Any) -> Any:
         def _set(self: Any, *args: Any) -> None:
+            for name in ("_callback", "_error_callback"):
+                if callable(getattr(self, name, None)):
+                    setattr(self, name, _WithMessages(getattr(self, name)))
             inside, this_thread.inside = this_thread.inside, True
             try:
                 f(self, *args)
@@ -150,6 +154,20 @@ def patch_pool(module: ModuleType, into: Patches) -> None:
             Patch(module.IMapIterator, "__next__", log_next),
         ]
     )
+
+
+class _WithMessages:
+    """A callback of the script whose messages are logged, though it is called within an operation."""
+
+    def __init__(self, callback: Any):
+        self.plain: Any = callback.plain if isinstance(callback, _WithMessages) else callback
+
+    def __call__(self, *args: Any) -> Any:
+        inside, this_thread.inside = this_thread.inside, False
+        try:
+            return self.plain(*args)
+        finally:
+            this_thread.inside = inside
 
 
 def _results_channel(result: Any) -> int:
